@@ -433,7 +433,12 @@ impl<'r> Request<'r> {
 
 /// The path of the document of `key`. `name` is the name of the resource, percent-encoded.
 pub(super) fn document_path(name: &str, shape: &KeyShape, key: &str) -> String {
-    format!("/{name}/{}", shape.encoded(key))
+    let mut path = String::with_capacity(name.len() + key.len() + 2);
+    path.push('/');
+    path.push_str(name);
+    path.push('/');
+    shape.encode_to(key, &mut path);
+    path
 }
 
 /// A segment of a path, percent-decoded; empty if that is not UTF-8.

@@ -308,11 +308,19 @@ impl KeyShape {
 
     /// A canonical text in the form that it has in a path or a query.
     pub fn encoded(&self, canonical: &str) -> String {
-        let parts = key_parts(canonical, self.columns.len());
-        let encoded = parts
-            .iter()
-            .map(|part| utf8_percent_encode(part, ENCODED).to_string());
-        encoded.collect::<Vec<_>>().join(",")
+        let mut encoded = String::with_capacity(canonical.len());
+        self.encode_to(canonical, &mut encoded);
+        encoded
+    }
+
+    /// Appends a canonical text in that form.
+    pub fn encode_to(&self, canonical: &str, text: &mut String) {
+        for (number, part) in key_parts(canonical, self.columns.len()).iter().enumerate() {
+            if number > 0 {
+                text.push(',');
+            }
+            text.extend(utf8_percent_encode(part, ENCODED));
+        }
     }
 
     /// A canonical text as JSON: a number or a string, or for several columns an array of these.

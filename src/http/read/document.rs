@@ -101,7 +101,8 @@ impl<'r> Named<'r> {
         if let (Self::Alias(..), Some(key)) = (self, key) {
             let mut location = request.document_path(&resource.key, key);
             if let Some(query) = request.uri.query() {
-                location = format!("{location}?{query}");
+                location.push('?');
+                location.push_str(query);
             }
             // Paths consist of valid characters, so this does not fail.
             if let Ok(location) = HeaderValue::try_from(location) {
@@ -249,7 +250,7 @@ async fn whole_or_part(read: &ReadRequest<'_>, document: &Document) -> Response<
             let document = documents.keep_encoded(read.id, document, encoding, &encoded);
             document_response(request, &document)
         }
-        None => Ok(unencoded_response(document)),
+        None => Ok(unencoded_response(read.request, document)),
     };
     // The document has the encoding that was just made, so this does not fail.
     response.unwrap_or_else(|_| Problem::NOT_PROJECTED.into_full_response())

@@ -15,7 +15,7 @@ use crate::http::headers::APPLICATION_JSON;
 use crate::http::problem::Problem;
 use crate::http::range::RangeRequest;
 use crate::http::read::composition::Composed;
-use crate::http::request::Request;
+use crate::http::request::{Request, TargetPart};
 use crate::http::work::run_blocking;
 
 const ACCEPT_ENCODING: HeaderValue = HeaderValue::from_static("accept-encoding");
@@ -23,6 +23,8 @@ const BYTES: HeaderValue = HeaderValue::from_static("bytes");
 
 /// Headers of a response, with those of `cache_headers`.
 const HEADERS: usize = 6;
+/// The same with `Content-Location`: a map of headers that grows is hashed again.
+const HEADERS_BY_ALIAS: usize = 7;
 
 /// A shorter body fits about one packet with or without an encoding, and clients do not request ranges of it.
 const ENCODED_BYTES_MIN: usize = 1_024;
@@ -50,16 +52,16 @@ pub(super) fn document_response(
         let encoded = document.encoded(encoding).ok_or(encoding)?;
         if !encoded.as_ref().is_empty() {
             let body = FullBody::new(Bytes::from_owner(encoded));
-            return Ok(ok_response(&etag, Some(encoding), bytes, body));
+            return Ok(ok_response(request, &etag, Some(encoding), bytes, body));
         }
     }
-    Ok(unencoded_response(document))
+    Ok(unencoded_response(request, document))
 }
 
 /// 200 with a whole document without an encoding.
-pub(super) fn unencoded_response(document: &Document) -> Response<FullBody> {
+pub(super) fn unencoded_response(request: &Request<'_>, document: &Document) -> Response<FullBody> {
     let body = FullBody::new(Bytes::from_owner(document.clone()));
-    ok_response(&document.etag(), None, document.body().len(), body)
+    ok_response(request, &document.etag(), None, document.body().len(), body)
 }
 
 /// The response with the bytes that `Range` names, without an encoding; `None` if the whole document is to be sent.
@@ -89,7 +91,7 @@ pub(super) fn range_response(
             } else {
                 Bytes::from_owner(document.clone()).slice(part)
             };
-            let mut response = ok_response(&etag, None, bytes, FullBody::new(body));
+            let mut response = ok_response(request, &etag, None, bytes, FullBody::new(body));
             *response.status_mut() = StatusCode::PARTIAL_CONTENT;
             response
         }
@@ -122,8 +124,8 @@ pub(super) async fn build_response(
         None => None,
     };
     let mut response = match encoded.filter(|encoded| !encoded.is_empty()) {
-        Some(encoded) => ok_response(etag, wanted, bytes, FullBody::new(encoded.into())),
-        None => ok_response(etag, None, bytes, FullBody::from_parts(parts)),
+        Some(encoded) => ok_response(request, etag, wanted, bytes, FullBody::new(encoded.into())),
+        None => ok_response(request, etag, None, bytes, FullBody::from_parts(parts)),
     };
     response.headers_mut().remove(ACCEPT_RANGES);
     response
@@ -180,7 +182,7 @@ fn not_modified(request: &Request<'_>, etag: &[u8]) -> Option<Response<FullBody>
     }
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NOT_MODIFIED;
-    let mut headers = HeaderMap::with_capacity(HEADERS);
+    let mut headers = headers_of(request);
     if let Ok(tag) = HeaderValue::from_bytes(tag) {
         headers.insert(ETAG, tag);
     }
@@ -189,14 +191,23 @@ fn not_modified(request: &Request<'_>, etag: &[u8]) -> Option<Response<FullBody>
     Some(response)
 }
 
+/// An empty map with room for the headers of a response.
+fn headers_of(request: &Request<'_>) -> HeaderMap {
+    HeaderMap::with_capacity(match request.target.part {
+        TargetPart::Alias { .. } => HEADERS_BY_ALIAS,
+        _ => HEADERS,
+    })
+}
+
 /// 200 with a JSON body that has `bytes` without an encoding. hyper adds `Content-Length`, and drops the body for `HEAD`.
 fn ok_response(
+    request: &Request<'_>,
     etag: &[u8],
     encoding: Option<Encoding>,
     bytes: usize,
     body: FullBody,
 ) -> Response<FullBody> {
-    let mut headers = HeaderMap::with_capacity(HEADERS);
+    let mut headers = headers_of(request);
     headers.insert(CONTENT_TYPE, APPLICATION_JSON);
     let tag = match encoding {
         // A quoted hexadecimal number is always a valid header value.
