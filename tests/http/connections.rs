@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::{assert_problem, larder};
+use crate::harness::eventually;
 use crate::harness::raw_http::{exchange, fetch, parse, read_all};
 use crate::harness::service::TestService;
 use crate::harness::table_locks::{await_waiter, lock_table, unlock};
@@ -345,4 +346,25 @@ async fn many_requests_share_one_connection_over_http2() {
     server.stop.send(()).unwrap();
     connection.await.unwrap().unwrap();
     server.ended.await.unwrap();
+}
+
+/// Zeros that are ignored make a path long that leads to a document in memory.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_does_not_answer_a_path_that_is_too_long() {
+    let columns: Vec<String> = (1..=13).map(|number| format!("c{number}")).collect();
+    let sql = format!(
+        "create table wide ({} int, primary key ({})); insert into wide select {}",
+        columns.join(" int, "),
+        columns.join(", "),
+        ["1"; 13].join(", "),
+    );
+    let larder = TestService::start(&sql, "[[resource]]\nname = 'wide'\ntable = 'wide'").await;
+    eventually("the document is in memory", async || {
+        let answer = larder.get(&format!("/wide/{}", ["1"; 13].join(","))).await;
+        (answer.cache_status() == "larder; hit; detail=memory").then_some(())
+    })
+    .await;
+    let path = |zeros: usize| format!("/wide/{}", vec!["0".repeat(zeros) + "1"; 13].join(","));
+    assert_eq!(larder.get(&path(3_000)).await.status, StatusCode::OK);
+    assert_problem(&larder.get(&path(4_000)).await, 414);
 }

@@ -290,14 +290,16 @@ impl Stack {
         request: &mut Request<'_>,
         principal: Option<&Principal>,
     ) -> Option<Response<AnswerBody>> {
+        if is_too_long(request) {
+            return None;
+        }
         let answer = document::try_memory(&self.state, request, principal)?;
         Some(self.complete(request, answer))
     }
 
     /// Passes a request that memory did not answer on to the router, unless its path and query are too long.
     fn pass_on(&self, request: &mut Request<'_>) -> StackResult {
-        let path_and_query = request.uri.path_and_query();
-        if path_and_query.is_some_and(|text| text.as_str().len() > URI_BYTES_MAX) {
+        if is_too_long(request) {
             Break(self.complete(request, Problem::URI_TOO_LONG.into_full_response()))
         } else {
             Continue(request.take_context())
@@ -385,6 +387,12 @@ impl Stack {
             log.complete(*line, answer);
         }
     }
+}
+
+/// Whether its path and query are longer than accepted.
+fn is_too_long(request: &Request<'_>) -> bool {
+    let path_and_query = request.uri.path_and_query();
+    path_and_query.is_some_and(|text| text.as_str().len() > URI_BYTES_MAX)
 }
 
 type ServiceResult = Result<Response<AnswerBody>, Infallible>;
