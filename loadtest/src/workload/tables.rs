@@ -23,7 +23,7 @@ create index on grandchild (child_id);
 create table ledger (plot integer, slot integer, revision bigint not null, primary key (plot, slot));
 ";
 
-/// The path segment of the documents, how larder is told of them, and who may read them: [`Viewer`](super::Viewer).
+/// The path segment of the documents, how larder is told of them, and who may read them: [`Viewer`](super::viewer::Viewer).
 pub(crate) const RESOURCE: &str = r#"
 [[auth.key]]
 name = "staff"
