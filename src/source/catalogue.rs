@@ -232,13 +232,16 @@ async fn read_indexes(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    // Column 0 stands for an expression. Such an index does not identify or find a row by its columns alone.
+    // Column 0 stands for an expression. Such an index does not identify or find a row by its columns alone, and one with
+    // another collation than the column's does not find it by a comparison of columns.
     let sql = "select i.indrelid::int8 as oid, i.indisprimary as primary, \
            i.indisunique and (i.indimmediate or i.indisprimary) as is_unique, not i.indimmediate as deferrable, \
            array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] order by k) as columns \
          from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
            and 0 <> all (i.indkey::int2[]) \
+           and not exists (select from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a \
+             on a.attrelid = i.indrelid and a.attnum = i.indkey[k] where a.attcollation <> i.indcollation[k]) \
          order by i.indisprimary desc, i.indexrelid";
     read_for_tables(connection, sql, table_oids, tables, |table, row| {
         let columns: Vec<String> = row.try_get("columns")?;

@@ -30,6 +30,9 @@ pub(super) const SCHEMA: &str = r#"
     create table mixed (id int primary key, parent_id bigint not null references parent, no int not null,
       label text not null unique, part text not null, score float8, unique (parent_id, no));
     create unique index on mixed (part) where no > 0;
+    create unique index on mixed (part collate "C");
+    create table upper (id int primary key, label text not null unique);
+    create table lower () inherits (upper);
     create table posix_text (id int primary key, text_id text collate "POSIX" references plain_text);
 "#;
 
@@ -236,6 +239,11 @@ pub(super) const ACCESS: &[CatalogueMistake] = &[
         "table = 'mixed'\n[[resource.by]]\nname = 'a'\ncolumns = 'part' # here",
         "by[0].columns",
         "has no unique index on exactly part: create one; if it is partial, the resource's `where` has to imply its predicate",
+    ),
+    case(
+        "table = 'upper'\n[[resource.by]]\nname = 'a'\ncolumns = 'label' # here",
+        "by[0].columns",
+        "public.lower inherits from public.upper",
     ),
     case(
         "table = 'mixed'\nwhere = 'no >= 0'\n[[resource.by]]\nname = 'a'\ncolumns = 'part' # here",

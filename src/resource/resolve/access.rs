@@ -111,6 +111,14 @@ impl Resolver<'_> {
             );
             self.mistake(place, message);
         }
+        if let ('r', [part, ..]) = (table.kind, &*table.descendants) {
+            let message = format!(
+                "{} inherits from {}, and a unique index is on the rows of one table: an alias needs a table without \
+                 inheriting tables; partitions have no such limit",
+                part.name, table.name
+            );
+            self.mistake(place, message);
+        }
         let condition = definition.row.condition.as_ref();
         let judged = condition.and_then(|text| self.judged(&definition.table.value, &text.value));
         let partial = match judged {

@@ -40,7 +40,10 @@ const PARTIAL_INDEXES_SQL: &str = "\
         from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] \
         order by k) as columns \
     from pg_index i where i.indrelid::int8 = $1 and i.indisunique and i.indimmediate and i.indisvalid \
-      and i.indpred is not null and 0 <> all (i.indkey::int2[]) order by i.indexrelid";
+      and i.indpred is not null and 0 <> all (i.indkey::int2[]) \
+      and not exists (select from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a \
+        on a.attrelid = i.indrelid and a.attnum = i.indkey[k] where a.attcollation <> i.indcollation[k]) \
+    order by i.indexrelid";
 
 /// Why a condition was not accepted.
 enum Refusal {
@@ -183,8 +186,12 @@ async fn read_implied_indexes(
         let mut attempt = connection.begin().await?;
         let is_implied = implies(&mut attempt, stored, index.try_get("predicate")?).await;
         attempt.rollback().await?;
-        if is_implied? {
-            implied.push(index.try_get("columns")?);
+        match is_implied {
+            Ok(true) => implied.push(index.try_get("columns")?),
+            Ok(false) => {}
+            // Its predicate has the whole row, or a function that larder's role may not call.
+            Err(error @ SourceError::Refused { .. }) if !error.is_transient() => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(implied)
@@ -203,8 +210,12 @@ async fn implies(
     )
     .await?;
     store(connection, INDEX, predicate).await?;
-    for setting in ["enable_seqscan", "enable_bitmapscan"] {
-        run(connection, &format!("set local {setting} = off")).await?;
+    for setting in [
+        "enable_seqscan = off",
+        "enable_bitmapscan = off",
+        "enable_indexscan = on",
+    ] {
+        run(connection, &format!("set local {setting}")).await?;
     }
     let explain = format!("explain select from pg_temp.{CONDITIONAL_ROW} where {stored}");
     let plan: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
