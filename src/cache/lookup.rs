@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::cache::audit::Audit;
 use crate::cache::document::{Document, Found};
 use crate::cache::fill::LoadReason;
+use crate::cache::memory::HintName;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
@@ -69,19 +70,18 @@ impl Cache {
         Some(answer)
     }
 
-    /// The key of the document that the alias with this number and `text` led to when it was last looked for. It may lead
-    /// elsewhere since: only the document proves it.
+    /// The key of the document that an alias led to when it was last looked for. It may lead elsewhere since: only the
+    /// document proves it.
     #[inline]
-    pub fn hint(&self, resource: ResourceId, alias: usize, text: &str) -> Option<Hint> {
+    pub fn hint(&self, resource: ResourceId, name: HintName<'_>) -> Option<Hint> {
         let epoch = self.versions.epoch(resource);
-        self.memory.hint(resource, alias, text, epoch).map(Hint)
+        self.memory.hint(resource, name, epoch).map(Hint)
     }
 
-    /// Keeps a hint for the alias with this number and `text`, if the resource uses memory.
-    pub fn keep_hint(&self, resource: ResourceId, alias: usize, text: &str, key: &str) {
+    /// Keeps a hint that leads to the document of `key`, if the resource uses memory.
+    pub fn keep_hint(&self, resource: ResourceId, name: HintName<'_>, key: &str) {
         if self.cached(resource).tiers.memory {
-            self.memory
-                .keep_hint(resource, alias, text, key, &self.versions);
+            self.memory.keep_hint(resource, name, key, &self.versions);
         }
     }
 

@@ -108,30 +108,27 @@ impl Memory {
         Some(document.exists().then(|| document.clone()))
     }
 
-    /// The hint for the alias with this number and `text`, if there is one under `epoch`: its body is the key of the document
-    /// that the alias led to. Counts a touch.
+    /// The hint of this name, if there is one under `epoch`: its body is the key of the document that the alias led to. Counts
+    /// a touch.
     pub(super) fn hint(
         &self,
         resource: ResourceId,
-        alias: usize,
-        text: &str,
+        name: HintName<'_>,
         epoch: Epoch,
     ) -> Option<Document> {
-        let name = hint_name(alias, text);
+        let name = name.bytes();
         self.get_entry(resource, &name, epoch, |_| true).flatten()
     }
 
-    /// Keeps a hint that the alias with this number and `text` leads to the document of `key`.
+    /// Keeps a hint that leads to the document of `key`.
     pub(super) fn keep_hint(
         &self,
         resource: ResourceId,
-        alias: usize,
-        text: &str,
+        name: HintName<'_>,
         key: &str,
         versions: &Versions,
     ) {
-        let name = hint_name(alias, text);
-        let hint = Document::hint(&name, versions.epoch(resource), key);
+        let hint = Document::hint(&name.bytes(), versions.epoch(resource), key);
         self.install(resource, hint, versions, |_| true);
     }
 
@@ -368,10 +365,29 @@ impl DocumentMap {
     }
 }
 
-/// The name of a hint. No key begins with its first byte, which UTF-8 does not have.
-fn hint_name(alias: usize, text: &str) -> Vec<u8> {
-    // Bounded by ALIASES_MAX.
-    [&[0xff, alias as u8], text.as_bytes()].concat()
+/// What a hint is found by. Owners have hints of their own, so that those of others do not tell them, by the time that it
+/// takes to follow one, what there is.
+#[derive(Clone, Copy, Debug)]
+pub struct HintName<'h> {
+    /// The place of the alias in [`Resource::by`](crate::resource::Resource::by).
+    pub alias: usize,
+    /// The canonical text of the owner whose requests have the hint; `None`: those that see all documents.
+    pub owner: Option<&'h str>,
+    /// The canonical text of the alias.
+    pub text: &'h str,
+}
+
+impl HintName<'_> {
+    /// No key begins with the first byte, which UTF-8 does not have, and no text has a zero byte.
+    fn bytes(&self) -> Vec<u8> {
+        // Bounded by ALIASES_MAX.
+        let alias = self.alias as u8;
+        let text = self.text.as_bytes();
+        match self.owner {
+            None => [&[0xff, alias], text].concat(),
+            Some(owner) => [&[0xfe, alias], owner.as_bytes(), &[0], text].concat(),
+        }
+    }
 }
 
 fn weight(document: &Document) -> u64 {

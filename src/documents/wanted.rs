@@ -7,8 +7,8 @@
 //! down. The documents that the statement finds are read as for everyone. A tier may have an older one of another owner,
 //! which is read again from PostgreSQL.
 //!
-//! *Aliases.* Memory has hints, which lead from an alias to a key, and the document at the key proves by its kept values that
-//! the alias leads to it. Without a hint PostgreSQL is asked for the key. If the document does not prove the alias, it has
+//! *Aliases.* Memory has hints, which lead from an alias to a key, for each owner apart, and the document at the key proves by
+//! its kept values that the alias leads to it. Without a hint PostgreSQL is asked for the key. If the document does not prove the alias, it has
 //! changed meanwhile: one statement then reads the document by the alias, and no tier keeps that. That an alias leads to no
 //! document is not remembered.
 
@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use crate::cache::document::Document;
+use crate::cache::memory::HintName;
 use crate::cache::{Answer, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::documents::Documents;
@@ -119,13 +120,21 @@ impl Wanted<'_> {
         }
     }
 
-    /// The alias and its text, if a hint may be believed. A restricted request does without, so that the hints of others do
-    /// not tell it what there is.
-    fn hintable(&self) -> Option<(usize, &str)> {
+    /// The hint that may lead to it.
+    fn hint_name(&self) -> Option<HintName<'_>> {
         match self.name {
-            DocumentName::Alias(alias, text) if !self.scope.is_restricted() => Some((alias, text)),
+            DocumentName::Alias(alias, text) if *self.scope != Scope::Own(None) => Some(HintName {
+                alias,
+                owner: self.scope.claim(),
+                text,
+            }),
             _ => None,
         }
+    }
+
+    /// The same, if the document is read where the hint leads to. For a restricted request PostgreSQL decides first.
+    fn believed_hint(&self) -> Option<HintName<'_>> {
+        self.hint_name().filter(|name| name.owner.is_none())
     }
 }
 
@@ -137,8 +146,8 @@ impl Documents {
         let id = wanted.id;
         match wanted.name {
             DocumentName::Key(key) => self.cache.try_memory(id, key, now, admits),
-            DocumentName::Alias(alias, text) => {
-                let hint = self.cache.hint(id, alias, text)?;
+            DocumentName::Alias(..) => {
+                let hint = self.cache.hint(id, wanted.hint_name()?)?;
                 self.cache.try_memory(id, hint.key(), now, admits)
             }
         }
@@ -163,8 +172,8 @@ impl Documents {
 
     /// Reads the document that a hint leads to; `None` if there is no hint or if the document does not prove the alias.
     async fn read_hinted(&self, wanted: &Wanted<'_>) -> Result<Option<Answer>, LookupError> {
-        let alias = wanted.hintable();
-        let hint = alias.and_then(|(alias, text)| self.cache.hint(wanted.id, alias, text));
+        let name = wanted.believed_hint();
+        let hint = name.and_then(|name| self.cache.hint(wanted.id, name));
         let Some(hint) = hint else {
             return Ok(None);
         };
@@ -176,10 +185,10 @@ impl Documents {
         }
     }
 
-    /// Whether a hint for the alias of an unrestricted request is there.
+    /// Whether it is read where a hint leads to.
     pub(super) fn is_hinted(&self, wanted: &Wanted<'_>) -> bool {
-        let alias = wanted.hintable();
-        alias.is_some_and(|(alias, text)| self.cache.hint(wanted.id, alias, text).is_some())
+        let name = wanted.believed_hint();
+        name.is_some_and(|name| self.cache.hint(wanted.id, name).is_some())
     }
 
     /// Asks PostgreSQL by one statement which documents `texts`, which differ, lead to in the `scope`.
@@ -217,8 +226,8 @@ impl Documents {
             Err(error) => return self.read_undecided(wanted, error).await,
         };
         let Wanted { id, until, .. } = *wanted;
-        if let DocumentName::Alias(alias, text) = wanted.name {
-            self.cache.keep_hint(id, alias, text, &key);
+        if let Some(name) = wanted.hint_name() {
+            self.cache.keep_hint(id, name, &key);
         }
         let answer = self.read_key(wanted, &key).await?;
         if wanted.admits_answer(&answer) {
@@ -247,8 +256,9 @@ impl Documents {
         let pause = sleep(UNDECIDED_PAUSE);
         let key = match wanted.name {
             DocumentName::Key(key) => Some(key.to_owned()),
-            DocumentName::Alias(alias, text) => {
-                let hint = self.cache.hint(id, alias, text);
+            DocumentName::Alias(..) => {
+                let hint = wanted.hint_name();
+                let hint = hint.and_then(|name| self.cache.hint(id, name));
                 hint.map(|hint| hint.key().to_owned())
             }
         };

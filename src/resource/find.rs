@@ -27,13 +27,14 @@ impl Find {
     }
 
     /// SQL that returns one row: the proof, and as arrays, or null, the texts that lead to a document and the keys of these
-    /// documents. Its parameters are the texts, as for the statement that reads documents, and the owner.
+    /// documents; one of them if there are several, since a unique index was dropped a moment ago. Its parameters are the texts, as for the statement that reads documents, and the owner.
     ///
     /// With `row_security` PostgreSQL refuses the statement unless larder's role sees what `row_security` says.
     pub(crate) fn sql(&self, resource: &Resource, row_security: Option<&RowSecurity>) -> ProvedSql {
         ProvedSql::new(&format!(
             "select {PROOF} as proof, f.texts, f.keys from (select array_agg(r.text) as texts, array_agg(r.key) as keys \
-             from (select {text} as text, {key} as key from {rows}) r) f{unchanged}",
+             from (select text, min(key collate \"C\") as key from (select {text} as text, {key} as key from {rows}) k \
+             group by text) r) f{unchanged}",
             text = canonical_key_sql(&self.shape(resource).columns, "t0"),
             key = canonical_key_sql(&resource.key.columns, "t0"),
             rows = self.rows_sql(resource),
@@ -48,7 +49,8 @@ impl Find {
         resource: &Resource,
         row_security: Option<&RowSecurity>,
     ) -> ProvedSql {
-        let rows = self.rows_sql(resource);
+        // Two are enough to know that there are several.
+        let rows = format!("{} limit 2", self.rows_sql(resource));
         let bound = self.shape(resource).columns.len() + 1 + usize::from(self.owner.is_some());
         let kept = KeptColumns::new(resource.owner.as_ref(), &resource.by);
         let (key, root) = (&resource.key, &resource.root);

@@ -35,24 +35,38 @@ fn resources_do_not_share_keys() {
     assert!(!has(&memory, &versions, ResourceId::new(1), "1"));
 }
 
+/// A name of a hint for the alias with this number.
+fn name<'h>(alias: usize, owner: Option<&'h str>, text: &'h str) -> HintName<'h> {
+    HintName { alias, owner, text }
+}
+
 #[test]
 fn hints_are_no_documents_and_end_with_their_epoch() {
     let (memory, versions) = memory(1 << 20);
-    let hint = |alias: usize, text: &str, epoch: Epoch| {
-        let hint = memory.hint(ITEMS, alias, text, epoch)?;
+    let hint = |name: HintName<'_>, epoch: Epoch| {
+        let hint = memory.hint(ITEMS, name, epoch)?;
         Some(String::from_utf8_lossy(hint.body()).into_owned())
     };
-    memory.keep_hint(ITEMS, 0, "a", "1", &versions);
-    memory.keep_hint(ITEMS, 1, "a", "2", &versions);
+    let names = [
+        name(0, None, "a"),
+        name(1, None, "a"),
+        name(0, Some("a"), "a"),
+        name(0, Some("a"), ""),
+        name(0, Some(""), "a"),
+    ];
+    for (key, name) in names.into_iter().enumerate() {
+        memory.keep_hint(ITEMS, name, &key.to_string(), &versions);
+    }
     let epoch = versions.epoch(ITEMS);
-    assert_eq!(hint(0, "a", epoch).as_deref(), Some("1"));
-    assert_eq!(hint(1, "a", epoch).as_deref(), Some("2"));
-    assert_eq!(hint(0, "b", epoch), None);
+    for (key, name) in names.into_iter().enumerate() {
+        assert_eq!(hint(name, epoch), Some(key.to_string()), "{name:?}");
+    }
+    assert_eq!(hint(name(0, None, "b"), epoch), None);
     assert!(!has(&memory, &versions, ITEMS, "a"));
-    memory.keep_hint(ITEMS, 0, "a", "3", &versions);
-    assert_eq!(hint(0, "a", epoch).as_deref(), Some("3"));
+    memory.keep_hint(ITEMS, names[0], "7", &versions);
+    assert_eq!(hint(names[0], epoch).as_deref(), Some("7"));
     versions.renew_epoch(ITEMS);
-    assert_eq!(hint(0, "a", versions.epoch(ITEMS)), None);
+    assert_eq!(hint(names[0], versions.epoch(ITEMS)), None);
 }
 
 #[test]
@@ -60,7 +74,8 @@ fn hints_count_for_the_byte_bound() {
     let bytes_max = 100_000;
     let (memory, versions) = memory(bytes_max);
     for number in 0..5_000 {
-        memory.keep_hint(ITEMS, 0, &format!("alias {number}"), "key", &versions);
+        let text = number.to_string();
+        memory.keep_hint(ITEMS, name(0, None, &text), "key", &versions);
         assert!(memory.bytes() <= bytes_max);
     }
     assert!(memory.evictions() > 0);

@@ -91,8 +91,10 @@ impl CacheHeaders {
         } else {
             headers.insert(CACHE_CONTROL, self.cache_control.clone());
         }
-        if let Some(template) = &self.surrogate_key
-            && let Ok(value) = HeaderValue::try_from(surrogate_key(template, key))
+        let names = self.surrogate_key.as_ref();
+        let names = names.map(|template| surrogate_key(template, key));
+        if let Some(names) = names.filter(|names| !names.is_empty())
+            && let Ok(value) = HeaderValue::try_from(names)
         {
             headers.insert(SURROGATE_KEY, value);
         }

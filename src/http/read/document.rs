@@ -32,6 +32,9 @@ use crate::resource::{Resource, ResourceId};
 /// A longer document takes part in the memory of answers (`http::answers`).
 const UNRESERVED_BYTES_MAX: usize = 64 << 10;
 
+/// A longer `Content-Location` is left out: clients and proxies accept only so many bytes of headers.
+const LOCATION_BYTES_MAX: usize = 4 << 10;
+
 /// What a request names one document by. The texts are canonical.
 enum Named<'r> {
     Key(Cow<'r, str>),
@@ -105,7 +108,9 @@ impl<'r> Named<'r> {
                 location.push_str(query);
             }
             // Paths consist of valid characters, so this does not fail.
-            if let Ok(location) = HeaderValue::try_from(location) {
+            if location.len() <= LOCATION_BYTES_MAX
+                && let Ok(location) = HeaderValue::try_from(location)
+            {
                 response.headers_mut().insert(CONTENT_LOCATION, location);
             }
         }

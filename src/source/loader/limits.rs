@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::oneshot::{self, Sender};
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
@@ -158,29 +159,69 @@ pub(super) trait LimitedRead: Send + Sync + 'static {
 }
 
 impl Loader {
-    /// Runs `read` in a task of its own, which no request cancels, once its `place` allows it. If it meets a lock, it is
-    /// repeated for as long as one statement may take.
+    /// Runs `read` in a task of its own, once its `place` allows it. If it meets a lock, it is repeated for as long as one
+    /// statement may take. A request that ends takes the task with it while that waits, but cancels no statement.
     pub(super) async fn run_limited<R: LimitedRead>(
         &self,
         place: ReadPlace,
         read: R,
     ) -> Result<R::Found, SourceError> {
         let shared = Arc::clone(&self.shared);
-        let running = tokio::spawn(async move {
-            let repeated = shared.database().statement_timeout();
-            let mut running = place.begin(repeated).await?;
-            loop {
-                let turn = running.turn().await?;
-                let found = read.read(&shared).await;
-                drop(turn);
-                match found {
-                    Err(error) if error.is_lock_timeout() => running.pause().await?,
-                    found => return found,
-                }
+        let (mut asker, found) = oneshot::channel();
+        let reading = tokio::spawn(async move {
+            let found = read_in_turn(&shared, place, &read, &mut asker).await;
+            if let Some(found) = found {
+                // If nobody waits any more, nobody needs it.
+                asker.send(found).ok();
             }
         });
-        let ended = running.await;
-        ended.map_err(|error| SourceError::Unexpected(error.to_string()))?
+        match found.await {
+            Ok(found) => found,
+            // It has panicked.
+            Err(_) => match reading.await {
+                Ok(()) => Err(SourceError::Unexpected("a read without a result".into())),
+                Err(error) => Err(SourceError::Unexpected(error.to_string())),
+            },
+        }
+    }
+}
+
+/// Runs `read` as [`Loader::run_limited`] does; `None` if the `asker` has gone while it waited.
+async fn read_in_turn<R: LimitedRead>(
+    shared: &Shared,
+    place: ReadPlace,
+    read: &R,
+    asker: &mut Sender<Result<R::Found, SourceError>>,
+) -> Option<Result<R::Found, SourceError>> {
+    let waiting = place.begin(shared.database().statement_timeout());
+    let mut running = match unless_gone(asker, waiting).await? {
+        Ok(running) => running,
+        Err(error) => return Some(Err(error)),
+    };
+    loop {
+        let turn = match unless_gone(asker, running.turn()).await? {
+            Ok(turn) => turn,
+            Err(error) => return Some(Err(error)),
+        };
+        let found = read.read(shared).await;
+        drop(turn);
+        match found {
+            Err(error) if error.is_lock_timeout() => {
+                if let Err(error) = unless_gone(asker, running.pause()).await? {
+                    return Some(Err(error));
+                }
+            }
+            found => return Some(found),
+        }
+    }
+}
+
+/// Waits for `waiting`; `None` once nobody waits for the result of the `asker`.
+async fn unless_gone<T, W>(asker: &mut Sender<T>, waiting: impl Future<Output = W>) -> Option<W> {
+    tokio::select! {
+        biased;
+        () = asker.closed() => None,
+        waited = waiting => Some(waited),
     }
 }
 

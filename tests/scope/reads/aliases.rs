@@ -142,8 +142,9 @@ async fn without_postgres_hints_lead_to_own_documents_alone() {
     ];
     let larder = TestService::start_on(&proxy.url, &config(), &lasting).await;
     warm(&larder, "orders").await;
-    proxy.set(NetworkFault::Cut);
     let who = customer(17);
+    who.get(&larder, &path("orders", 1)).await;
+    proxy.set(NetworkFault::Cut);
     let own = who.get(&larder, &path("orders", 1)).await;
     assert_eq!(own.cache_status(), "larder; hit; detail=memory");
     let mut others: Vec<TestResponse> = Vec::new();
@@ -157,6 +158,9 @@ async fn without_postgres_hints_lead_to_own_documents_alone() {
         assert_eq!(other.status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!(learned(other), learned(&others[0]));
     }
+    // The hints of others are theirs.
+    let unasked = who.get(&larder, &path("orders", 2)).await;
+    assert_eq!(learned(&unasked), learned(&others[0]));
     let seen = staff().get(&larder, &path("orders", 5)).await;
     assert_eq!(seen.cache_status(), "larder; hit; detail=memory");
 }

@@ -96,11 +96,11 @@ async fn stale_documents_are_served_to_their_owners_alone() {
         who.get(&larder, &format!("/{resource}/by/number/N%2F1"))
             .await
     };
+    let who = customer(17);
     for (resource, _) in RESOURCES {
-        by_number(&staff(), resource).await;
+        by_number(&who, resource).await;
     }
     proxy.set(NetworkFault::Cut);
-    let who = customer(17);
     for resource in ["orders", "memory", "disk"] {
         eventually("a stale document", async || {
             let own = who.get(&larder, &format!("/{resource}/1")).await;
