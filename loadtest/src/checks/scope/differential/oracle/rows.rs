@@ -207,22 +207,26 @@ impl Oracle<'_> {
         Ok(())
     }
 
-    /// Deletes a row after the visible rows below it; a soft deletion keeps those. Returns the status of a failure.
+    /// Deletes a row after the visible rows below it; a soft deletion keeps those. Returns the status of a failure, also that of
+    /// rows that would have been kept: larder learns only from the row above that they are.
     pub(super) async fn delete_row(
         &mut self,
         table: usize,
         key: &[Value],
     ) -> anyhow::Result<Option<u16>> {
-        if !self.schema.tables[table].is_soft {
-            for child in self.schema.children(table).collect::<Vec<_>>() {
-                for row in self.visible_below(child, key).await? {
-                    let key = self.key_of(child, &row);
-                    if let Some(status) = Box::pin(self.delete_row(child, &key)).await? {
-                        return Ok(Some(status));
-                    }
+        self.plain("savepoint below").await?;
+        for child in self.schema.children(table).collect::<Vec<_>>() {
+            for row in self.visible_below(child, key).await? {
+                let key = self.key_of(child, &row);
+                if let Some(status) = Box::pin(self.delete_row(child, &key)).await? {
+                    return Ok(Some(status));
                 }
             }
         }
+        if self.schema.tables[table].is_soft {
+            self.plain("rollback to savepoint below").await?;
+        }
+        self.plain("release savepoint below").await?;
         let is_key = self.is_key_sql(table, key);
         let sql = format!(
             "delete from {} where {is_key}",
