@@ -185,20 +185,22 @@ fn print(form: Form, times: &[Vec<f64>; KINDS.len()]) {
     for (kind, times_of) in KINDS.iter().zip(times) {
         let mut sorted = times_of.clone();
         sorted.sort_by(f64::total_cmp);
-        let median = sorted[sorted.len() / 2];
-        let pairs = times_of.iter().zip(&times[0]);
-        let differences: Vec<f64> = pairs.map(|(time, first)| time - first).collect();
-        let Difference { median: by, longer } = Difference::of(differences);
-        println!(
-            "{form:?} {kind:30} {} requests, median {median:6.1}, {:+.1} [{:+.1}, {:+.1}] longer, {:.1} % [{:.1}, {:.1}]",
-            times_of.len(),
-            by[1],
-            by[0],
-            by[2],
-            longer[1],
-            longer[0],
-            longer[2],
+        let (count, median) = (sorted.len(), sorted[sorted.len() / 2]);
+        print!(
+            "{:5} {kind:28} {count} requests, median {median:6.1}",
+            format!("{form:?}")
         );
+        if *kind == KINDS[0] {
+            println!();
+            continue;
+        }
+        let pairs = times_of.iter().zip(&times[0]);
+        let Difference { median, longer } =
+            Difference::of(pairs.map(|(time, first)| time - first).collect());
+        let [low, middle, high] = median;
+        print!(", {middle:+.1} [{low:+.1}, {high:+.1}] longer");
+        let [low, middle, high] = longer;
+        println!(", in {middle:.1} % [{low:.1}, {high:.1}] of the rounds");
     }
 }
 
@@ -225,7 +227,7 @@ impl Difference {
         let longer = [longer - half_width, longer, longer + half_width];
         Self {
             median,
-            longer: longer.map(|rounds| 100.0 * rounds / count),
+            longer: longer.map(|rounds| (100.0 * rounds / count).clamp(0.0, 100.0)),
         }
     }
 }
