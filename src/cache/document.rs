@@ -30,8 +30,8 @@ struct DocumentHead {
     key_bytes: u32,
     exists: bool,
     touches: AtomicU8,
-    /// Kept values stand between key and body.
-    has_kept: bool,
+    /// Bytes of the kept values between key and body; [`LONG_KEPT`]: so many or more, they tell their length themselves.
+    kept_bytes: u8,
     /// One bit for each encoding that was made, or found to be no smaller. The encoded bodies follow the body.
     encoded: u8,
 }
@@ -45,12 +45,15 @@ impl DocumentHead {
             // Keys are bounded by KEY_BYTES_MAX for each part, far below 2^32.
             key_bytes: key_bytes as u32,
             exists,
-            has_kept: !kept.as_bytes().is_empty(),
+            kept_bytes: u8::try_from(kept.as_bytes().len()).unwrap_or(LONG_KEPT),
             touches: AtomicU8::new(0),
             encoded: 0,
         }
     }
 }
+
+/// See [`DocumentHead::kept_bytes`].
+const LONG_KEPT: u8 = u8::MAX;
 
 /// A block without key and body: the head, the reference count and the length.
 const BLOCK_BYTES: usize = size_of::<DocumentHead>() + 2 * size_of::<usize>();
@@ -128,10 +131,11 @@ impl Document {
     #[inline]
     pub fn kept(&self) -> Kept<'_> {
         let head = self.head();
-        if head.has_kept {
-            Kept::parse(&self.0.slice[head.key_bytes as usize..]).unwrap_or_default()
-        } else {
-            Kept::default()
+        let behind_key = &self.0.slice[head.key_bytes as usize..];
+        match head.kept_bytes {
+            0 => Kept::default(),
+            LONG_KEPT => Kept::parse(behind_key).unwrap_or_default(),
+            bytes => Kept::whole(&behind_key[..usize::from(bytes)]),
         }
     }
 
@@ -353,11 +357,20 @@ mod tests {
             assert_eq!(document.body(), body.as_bytes());
             assert_eq!((document.epoch(), document.exists()), (9, true));
         }
-        let kept = Kept::parse(b"\x02\0\x01\xff\xff7").unwrap();
-        let document = Document::with_kept("42", Epoch::both(9), kept, b"{}");
-        assert_eq!((document.key(), document.body()), (&b"42"[..], &b"{}"[..]));
-        assert_eq!(document.kept(), kept);
-        assert_eq!(document.digest(), digest(b"{}"));
+        let long =
+            |bytes: u16| [&[1], &bytes.to_be_bytes()[..], &vec![b'7'; bytes.into()]].concat();
+        for kept in [
+            b"\x02\0\x01\xff\xff7".to_vec(),
+            long(251),
+            long(252),
+            long(253),
+        ] {
+            let kept = Kept::parse(&kept).unwrap();
+            let document = Document::with_kept("42", Epoch::both(9), kept, b"{}");
+            assert_eq!((document.key(), document.body()), (&b"42"[..], &b"{}"[..]));
+            assert_eq!(document.kept(), kept);
+            assert_eq!(document.digest(), digest(b"{}"));
+        }
         let absent = Document::absent("42", Epoch::both(9));
         assert_eq!((absent.key(), absent.exists()), (&b"42"[..], false));
     }

@@ -68,6 +68,12 @@ impl<'b> Kept<'b> {
         bytes.get(..end).map(Self)
     }
 
+    /// All of `bytes`, which [`Kept::parse`] has returned before.
+    #[inline]
+    pub fn whole(bytes: &'b [u8]) -> Self {
+        Self(bytes)
+    }
+
     /// The block; empty without values.
     pub fn as_bytes(self) -> &'b [u8] {
         self.0

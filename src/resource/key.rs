@@ -315,6 +315,10 @@ impl KeyShape {
 
     /// Appends a canonical text in that form.
     pub fn encode_to(&self, canonical: &str, text: &mut String) {
+        if let [_] = self.columns.as_slice() {
+            text.extend(utf8_percent_encode(canonical, ENCODED));
+            return;
+        }
         for (number, part) in key_parts(canonical, self.columns.len()).iter().enumerate() {
             if number > 0 {
                 text.push(',');
