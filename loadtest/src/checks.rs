@@ -16,3 +16,4 @@ pub(crate) mod races;
 pub(crate) mod restarts;
 pub(crate) mod scope;
 pub(crate) mod stale;
+mod twins;

@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use serde_json::Value;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Executor};
 
 use crate::checks::differential_writes::client::{Answer, Client};
 use crate::checks::differential_writes::contents::{Contents, DrawnValues};
 use crate::checks::differential_writes::oracle::{ANY_REFUSAL, Choice, Oracle};
 use crate::checks::differential_writes::requests::{
-    Condition, Operation, Request, Step, draw_document, draw_step,
+    Operation, Request, Step, draw_document, draw_step,
 };
 use crate::checks::differential_writes::schema::{Kind, Role, Schema};
 use crate::checks::differential_writes::state::State;
+use crate::checks::twins::{Condition, run_sql};
 
 /// The documents that a schema has before the first request.
 const DOCUMENTS: usize = 6;
@@ -41,17 +41,17 @@ pub(super) struct Comparison {
 
 /// Creates the tables of a schema and fills them.
 pub(super) async fn create(connection: &mut PgConnection, schema: &Schema) -> anyhow::Result<()> {
-    run(connection, &schema.ddl())
+    run_sql(connection, &schema.ddl())
         .await
         .with_context(|| schema.ddl())?;
     // No trigger is called, and no foreign key checked.
-    run(connection, "set session_replication_role = replica").await?;
+    run_sql(connection, "set session_replication_role = replica").await?;
     let mut rng = fastrand::Rng::with_seed(schema.seed);
     let drawn = DrawnValues {
         request: 0,
         sequences: schema.drawn_columns().count(),
     };
-    run(connection, &drawn.prepare_sql(schema)).await?;
+    run_sql(connection, &drawn.prepare_sql(schema)).await?;
     for _ in 0..DOCUMENTS {
         let document = draw_document(&mut rng, schema);
         let mut oracle = Oracle {
@@ -63,9 +63,9 @@ pub(super) async fn create(connection: &mut PgConnection, schema: &Schema) -> an
         oracle.seed(&document).await?;
     }
     for sql in unusual_values(&mut rng, schema) {
-        run(connection, &sql).await?;
+        run_sql(connection, &sql).await?;
     }
-    run(connection, "set session_replication_role = origin").await
+    run_sql(connection, "set session_replication_role = origin").await
 }
 
 /// Statements that store values that a document can't tell apart from others, and rows outside the document.
@@ -130,7 +130,7 @@ impl Comparison {
         let schema = &self.schema;
         let before = Contents::read(&mut self.copy, schema).await?;
         let prepare = drawn.prepare_sql(schema);
-        run(&mut self.written, &prepare).await?;
+        run_sql(&mut self.written, &prepare).await?;
         let requests = match step {
             Step::One(request) => std::slice::from_ref(request),
             Step::Race(requests) => requests.as_slice(),
@@ -161,15 +161,15 @@ impl Comparison {
         let mut first = None;
         for choice in Choice::all(requests) {
             if first.is_some() {
-                run(&mut self.copy, &before.restore_sql(schema)).await?;
+                run_sql(&mut self.copy, &before.restore_sql(schema)).await?;
             }
-            run(&mut self.copy, &prepare).await?;
+            run_sql(&mut self.copy, &prepare).await?;
             let expected = execute(&mut self.copy, schema, requests, choice).await?;
             let contents = comparable(Contents::read(&mut self.copy, schema).await?);
             let has_statuses = is_expected(requests, &expected, &got);
             if has_statuses && contents.is_like(&found, drawn, has_order) {
                 if !contents.has_same_rows(&found) {
-                    run(&mut self.copy, &found.restore_sql(schema)).await?;
+                    run_sql(&mut self.copy, &found.restore_sql(schema)).await?;
                 }
                 return Ok(unreadable.map(|why| self.shown(requests, &answers, &why)));
             }
@@ -315,14 +315,6 @@ fn is_expected(requests: &[Request], expected: &[Vec<u16>], got: &[Vec<u16>]) ->
     };
     let mut pairs = expected.iter().zip(got);
     expected.len() == got.len() && pairs.all(|(expected, got)| same_answers(expected, got))
-}
-
-/// Runs statements that must succeed.
-pub(super) async fn run(connection: &mut PgConnection, sql: &str) -> anyhow::Result<()> {
-    connection
-        .execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned())))
-        .await?;
-    Ok(())
 }
 
 #[cfg(test)]

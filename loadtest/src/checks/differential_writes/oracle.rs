@@ -15,9 +15,10 @@ use sqlx::postgres::{PgConnection, PgDatabaseError, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::checks::differential_writes::oracle::plan::Plan;
-use crate::checks::differential_writes::requests::{Condition, Node, Operation, Request};
+use crate::checks::differential_writes::requests::{Node, Operation, Request};
 use crate::checks::differential_writes::schema::Schema;
 use crate::checks::differential_writes::state::{State, is_same_key, key_of};
+use crate::checks::twins::Condition;
 
 /// Stands for any status from 400 to 499: the measure does not say which.
 pub(super) const ANY_REFUSAL: u16 = 499;

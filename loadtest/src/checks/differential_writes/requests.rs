@@ -7,6 +7,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value};
 
 use crate::checks::differential_writes::schema::{RowValues, Schema};
+use crate::checks::twins::{Condition, Form};
 
 pub(super) use draw::{draw_document, draw_step};
 
@@ -50,30 +51,6 @@ pub(super) enum Operation {
     Delete {
         key: Vec<Value>,
     },
-}
-
-/// How a POST carries its documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    One,
-    Array,
-    Lines,
-    /// Lines, each of which is written by itself.
-    Lenient,
-}
-
-/// A precondition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
-    None,
-    /// `If-Match` with the entity tag of the document.
-    Match,
-    /// `If-Match` with another one.
-    MatchOther,
-    /// `If-Match: *`
-    MatchAny,
-    /// `If-None-Match: *`
-    MatchNone,
 }
 
 /// A row of a document, with the rows below it.

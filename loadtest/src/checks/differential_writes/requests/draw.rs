@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::checks::differential_writes::requests::{
-    Condition, Form, Node, Operation, Request, Step,
-};
+use crate::checks::differential_writes::requests::{Node, Operation, Request, Step};
 use crate::checks::differential_writes::schema::{
     Column, Filling, KEYS, Kind, Level, Role, RowValues, Schema,
 };
 use crate::checks::differential_writes::state::{State, is_below, key_of};
+use crate::checks::twins::{Condition, Form};
 
 /// The most rows of a new array, less one.
 const ROWS: usize = 4;

@@ -7,10 +7,11 @@ use anyhow::ensure;
 use sqlx::postgres::PgConnection;
 
 use crate::checks::scope::client::{Answer, Client, Request};
+use crate::checks::scope::differential::Tally;
 use crate::checks::scope::differential::principals::{Principal, Right};
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::{LONG, Schema};
-use crate::checks::scope::differential::{Tally, run_sql};
+use crate::checks::twins::run_sql;
 
 /// The API key that may write the marker.
 pub(super) const MARKER_KEY: &str = "marker";

@@ -8,10 +8,9 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::checks::scope::differential::principals::Right;
 use crate::checks::scope::differential::schema::{Access, Column, Role, Schema};
-use crate::checks::scope::differential::writes::{
-    Condition, Form, Members, Write, WriteOf, rows_of,
-};
+use crate::checks::scope::differential::writes::{Members, Write, WriteOf, rows_of};
 use crate::checks::scope::kinds::literal_of;
+use crate::checks::twins::{Condition, Form};
 
 /// Names a savepoint before each document.
 const SAVEPOINT: &str = "savepoint document";

@@ -127,7 +127,7 @@ impl Principal {
         toml
     }
 
-    /// Whether larder knows who repeats a request.
+    /// Whether larder can tell its repeated requests from those of others.
     pub(super) fn has_subject(&self, schema: &Schema) -> bool {
         let is_subject = claim_name(schema) == "sub";
         match self.credential {
@@ -137,7 +137,7 @@ impl Principal {
         }
     }
 
-    /// The header with which it proves who it is.
+    /// The header with its credential.
     pub(super) fn header(&self, rng: &mut fastrand::Rng) -> Option<(&'static str, String)> {
         match &self.credential {
             Credential::None => None,

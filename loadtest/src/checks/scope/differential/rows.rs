@@ -209,7 +209,7 @@ impl RowDraw<'_> {
             .cloned()
             .collect();
         let mut column = &columns[self.rng.usize(..columns.len())];
-        // What decides who sees a document changes more often.
+        // Columns on which scopes and conditions depend change more often.
         if self.rng.bool() {
             let deciding = columns.iter().find(|column| match self.rng.u8(..3) {
                 0 => column.name == "gone",

@@ -1,4 +1,4 @@
-//! The drawn schemas: the tables of a resource, who owns its documents, which of its rows are visible, and its aliases.
+//! The drawn schemas: the tables of a resource, the owners of its documents, which of its rows are visible, and its aliases.
 
 mod draw;
 

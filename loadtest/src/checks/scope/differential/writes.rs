@@ -10,6 +10,7 @@ use crate::checks::scope::differential::reads::canonical_path;
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::Schema;
 use crate::checks::scope::differential::writes::bodies::BodyDraw;
+use crate::checks::twins::{Condition, Form};
 
 /// The members of a row that a body has.
 pub(super) type Members = Map<String, Value>;
@@ -30,30 +31,6 @@ pub(super) enum WriteOf {
     Put { key: Vec<i64>, document: Members },
     Patch { key: Vec<i64>, document: Members },
     Delete { key: Vec<i64> },
-}
-
-/// How a POST carries its documents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
-    One,
-    Array,
-    Lines,
-    /// Lines, each of which is written by itself.
-    Lenient,
-}
-
-/// A precondition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Condition {
-    None,
-    /// `If-Match` with the entity tag of the document.
-    Match,
-    /// `If-Match` with another one.
-    MatchOther,
-    /// `If-Match: *`
-    MatchAny,
-    /// `If-None-Match: *`
-    MatchNone,
 }
 
 impl Write {

@@ -20,7 +20,7 @@ const KEYS_MAX: usize = 12;
 const FAILURES_MAX: usize = 20;
 const ENCODINGS: [&str; 4] = ["gzip", "br", "zstd", "identity"];
 
-/// Somebody who sends requests.
+/// In whose name requests are sent: its credential, and the documents that it sees.
 #[derive(Clone, Debug)]
 pub(super) struct Principal {
     pub(super) name: String,

@@ -9,7 +9,8 @@ use crate::checks::scope::differential::documents::visible;
 use crate::checks::scope::differential::oracle::{Expected, Oracle};
 use crate::checks::scope::differential::principals::{Right, Rights};
 use crate::checks::scope::differential::schema::{OWNERS, Role};
-use crate::checks::scope::differential::writes::{Condition, Write, WriteOf};
+use crate::checks::scope::differential::writes::{Write, WriteOf};
+use crate::checks::twins::Condition;
 
 /// The number of a key without a document.
 const ABSENT: i64 = 901;

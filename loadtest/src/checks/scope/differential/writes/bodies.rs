@@ -2,10 +2,11 @@
 
 use serde_json::Value;
 
-use super::{Form, Members, WriteOf, rows_of};
+use super::{Members, WriteOf, rows_of};
 use crate::checks::scope::differential::documents::VisibleDocument;
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::{Column, Place, ROWS_BELOW, Role};
+use crate::checks::twins::Form;
 
 /// Attempts to draw a key that is one of certain ones.
 const ATTEMPTS: usize = 8;
