@@ -236,6 +236,60 @@ async fn answers_are_described() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn keys_in_bodies_are_described_as_they_are_accepted() {
+    let larder = TestService::start(
+        "create table text (id text primary key);
+         create table n3 (id numeric(3) primary key);
+         create table n19 (id numeric(19) primary key);
+         create table n30 (id numeric(30) primary key);",
+        "[[resource]]
+         name = 'text'
+         table = 'text'
+         [[resource]]
+         name = 'n3'
+         table = 'n3'
+         [[resource]]
+         name = 'n19'
+         table = 'n19'
+         [[resource]]
+         name = 'n30'
+         table = 'n30'",
+    )
+    .await;
+    let description = OpenApiDescription::fetch(&larder).await;
+    for resource in ["text", "n3", "n19", "n30"] {
+        let path = format!("/{resource}:batch");
+        let body =
+            &description.0["paths"][&path]["post"]["requestBody"]["content"]["application/json"];
+        let schema = description.validator(&body["schema"]);
+        for key in [
+            json!(7),
+            json!("-7"),
+            json!(999),
+            json!(1000),
+            json!(i64::MIN),
+            json!(u64::MAX),
+            json!(9_999_999_999_999_999_999_u64),
+            json!("1000000000000000000000"),
+            json!(1.5),
+            json!(null),
+        ] {
+            let keys = json!({"keys": [key]});
+            let json = [("content-type", "application/json")];
+            let answer = larder
+                .send(Method::POST, &path, &json, &keys.to_string())
+                .await;
+            let accepted = answer.status == 200;
+            assert_eq!(
+                schema.is_valid(&keys),
+                accepted,
+                "{resource} {keys}: {answer:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_description_follows_the_tables() {
     let larder = TestService::start(ITEMS, ITEMS_CONFIG).await;
     let before = larder.get("/openapi.json").await;

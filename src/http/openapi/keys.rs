@@ -65,18 +65,28 @@ fn part(column: &KeyColumn) -> Value {
     }
 }
 
-/// A part of a key in a body, where a number may also be a string.
+/// A part of a key in a body, where a number may be a string, and the text of a number a number.
 fn json_part(column: &KeyColumn) -> Value {
-    let digits = match column.key_type {
-        KeyType::SmallInt => 4,
-        KeyType::Integer => 9,
-        KeyType::BigInt => 18,
-        KeyType::Numeric { digits } => digits,
-        _ => return part(column),
-    };
     let mut schema = part(column);
+    let digits = match column.key_type {
+        KeyType::SmallInt => Some(4),
+        KeyType::Integer => Some(9),
+        KeyType::BigInt => Some(18),
+        KeyType::Numeric { digits } => Some(digits),
+        KeyType::Text | KeyType::Char => None,
+        KeyType::Uuid | KeyType::Date => return schema,
+    };
     schema["type"] = json!(["integer", "string"]);
-    schema["pattern"] = json!(format!("^[+-]?0*[0-9]{{1,{digits}}}$"));
+    if let Some(digits) = digits {
+        schema["pattern"] = json!(format!("^[+-]?0*[0-9]{{1,{digits}}}$"));
+    }
+    if schema.get("minimum").is_none() {
+        // A number that neither i64 nor u64 can hold is sent as a string.
+        let most = digits.and_then(|digits| 10_u64.checked_pow(digits.into()));
+        let most = most.map_or(u64::MAX, |power| power - 1);
+        schema["minimum"] = i64::try_from(most).map_or(i64::MIN, |most| -most).into();
+        schema["maximum"] = most.into();
+    }
     schema
 }
 
