@@ -72,10 +72,36 @@ impl Cache {
 
     /// The key of the document that an alias led to when it was last looked for. It may lead elsewhere since: only the
     /// document proves it.
-    #[inline]
     pub fn hint(&self, resource: ResourceId, name: HintName<'_>) -> Option<Hint> {
         let epoch = self.versions.epoch(resource);
         self.memory.hint(resource, name, epoch).map(Hint)
+    }
+
+    /// The document that the hint `name` leads to, if memory has it, is fresh at the moment `now`, and `admits` it, which proves
+    /// that the alias leads to it.
+    #[inline]
+    pub fn try_hinted(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        name: HintName<'_>,
+        now: Boottime,
+        admits: impl Fn(&Document) -> bool,
+    ) -> Option<Answer> {
+        let cached = self.cached(resource);
+        if !cached.tiers.memory || !self.is_fresh(cached, now) {
+            return None;
+        }
+        if self.auditor.samples(cached.lookups()) {
+            let hint = self.hint(resource, name)?;
+            return self.fresh_from_memory(resource, hint.key(), admits);
+        }
+        let epoch = self.versions.epoch(resource);
+        let found = self.memory.get_hinted(resource, name, epoch, admits)?;
+        cached.hits_memory.fetch_add(1, Ordering::Relaxed);
+        Some(Answer {
+            found,
+            provenance: Provenance::Memory,
+        })
     }
 
     /// Keeps a hint that leads to the document of `key`, if the resource uses memory.

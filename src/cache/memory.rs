@@ -88,24 +88,10 @@ impl Memory {
         epoch: Epoch,
         admits: impl Fn(&Document) -> bool,
     ) -> Option<Found> {
-        self.get_entry(resource, key.as_bytes(), epoch, admits)
-    }
-
-    fn get_entry(
-        &self,
-        resource: ResourceId,
-        name: &[u8],
-        epoch: Epoch,
-        admits: impl Fn(&Document) -> bool,
-    ) -> Option<Found> {
         let map = self.map_of(resource);
-        let slot = map.documents.get(&map.hash(name))?;
-        let document = slot.value();
-        if !document.has_epoch(epoch) || document.key() != name || !admits(document) {
-            return None;
-        }
-        document.touch();
-        Some(document.exists().then(|| document.clone()))
+        let hash = map.hash(key.as_bytes());
+        let admits = |document: &Document| document.key() == key.as_bytes() && admits(document);
+        map.get(hash, epoch, admits)
     }
 
     /// The hint of this name, if there is one under `epoch`: its body is the key of the document that the alias led to. Counts
@@ -116,8 +102,32 @@ impl Memory {
         name: HintName<'_>,
         epoch: Epoch,
     ) -> Option<Document> {
-        let name = name.bytes();
-        self.get_entry(resource, &name, epoch, |_| true).flatten()
+        let map = self.map_of(resource);
+        let hash = map.hash_of_hint(&name);
+        let has_name = |hint: &Document| name.is(hint.key());
+        map.get(hash, epoch, has_name).flatten()
+    }
+
+    /// The document that the hint of this name leads to, if memory has both under `epoch` and `admits` the document, which proves
+    /// by itself that the alias leads to it. Counts a touch of each.
+    pub(super) fn get_hinted(
+        &self,
+        resource: ResourceId,
+        name: HintName<'_>,
+        epoch: Epoch,
+        admits: impl FnOnce(&Document) -> bool,
+    ) -> Option<Found> {
+        let map = self.map_of(resource);
+        let hash = {
+            let slot = map.documents.get(&map.hash_of_hint(&name))?;
+            let hint = slot.value();
+            if !hint.has_epoch(epoch) || !name.is(hint.key()) {
+                return None;
+            }
+            hint.touch();
+            map.hash(hint.body())
+        };
+        map.get(hash, epoch, admits)
     }
 
     /// Keeps a hint that leads to the document of `key`.
@@ -360,10 +370,50 @@ impl Memory {
 }
 
 impl DocumentMap {
-    fn hash(&self, key: &[u8]) -> u64 {
-        xxh3_64_with_seed(key, self.seed)
+    /// The entry with this hash, if it is under `epoch` and `admits` it. Counts a touch.
+    #[inline]
+    fn get(
+        &self,
+        hash: u64,
+        epoch: Epoch,
+        admits: impl FnOnce(&Document) -> bool,
+    ) -> Option<Found> {
+        let slot = self.documents.get(&hash)?;
+        let document = slot.value();
+        if !document.has_epoch(epoch) || !admits(document) {
+            return None;
+        }
+        document.touch();
+        Some(document.exists().then(|| document.clone()))
+    }
+
+    /// The hash of a key, or of the name of a hint.
+    fn hash(&self, name: &[u8]) -> u64 {
+        match name {
+            [HINT, alias, text @ ..] => self.hash_of_text(*alias, text),
+            name => xxh3_64_with_seed(name, self.seed),
+        }
+    }
+
+    /// The same without the bytes of the name, which take time to put together.
+    fn hash_of_hint(&self, name: &HintName<'_>) -> u64 {
+        match name.owner {
+            None => self.hash_of_text(name.alias_byte(), name.text.as_bytes()),
+            Some(_) => self.hash(&name.bytes()),
+        }
+    }
+
+    fn hash_of_text(&self, alias: u8, text: &[u8]) -> u64 {
+        // Seeds that are near each other would give keys and aliases that are alike the same hash.
+        let seed = xxh3_64_with_seed(&[HINT, alias], self.seed);
+        xxh3_64_with_seed(text, seed)
     }
 }
+
+/// How the key of a hint's entry begins, and that of a hint for one owner. No document's key has these bytes, since UTF-8 does
+/// not.
+const HINT: u8 = 0xff;
+const HINT_OF_OWNER: u8 = 0xfe;
 
 /// What a hint is found by. Owners have hints of their own, so that those of others do not tell them, by the time that it
 /// takes to follow one, what there is.
@@ -378,15 +428,30 @@ pub struct HintName<'h> {
 }
 
 impl HintName<'_> {
-    /// No key begins with the first byte, which UTF-8 does not have, and no text has a zero byte.
+    /// The key of the hint's entry. No text has a zero byte.
     fn bytes(&self) -> Vec<u8> {
-        // Bounded by ALIASES_MAX.
-        let alias = self.alias as u8;
+        let alias = self.alias_byte();
         let text = self.text.as_bytes();
         match self.owner {
-            None => [&[0xff, alias], text].concat(),
-            Some(owner) => [&[0xfe, alias], owner.as_bytes(), &[0], text].concat(),
+            None => [&[HINT, alias], text].concat(),
+            Some(owner) => [&[HINT_OF_OWNER, alias], owner.as_bytes(), &[0], text].concat(),
         }
+    }
+
+    /// Whether `bytes` are the key of its entry.
+    fn is(&self, bytes: &[u8]) -> bool {
+        match (self.owner, bytes) {
+            (None, [HINT, alias, text @ ..]) => {
+                *alias == self.alias_byte() && text == self.text.as_bytes()
+            }
+            (None, _) => false,
+            (Some(_), bytes) => bytes == self.bytes(),
+        }
+    }
+
+    fn alias_byte(&self) -> u8 {
+        // Bounded by ALIASES_MAX.
+        self.alias as u8
     }
 }
 

@@ -147,8 +147,8 @@ impl Documents {
         match wanted.name {
             DocumentName::Key(key) => self.cache.try_memory(id, key, now, admits),
             DocumentName::Alias(..) => {
-                let hint = self.cache.hint(id, wanted.hint_name()?)?;
-                self.cache.try_memory(id, hint.key(), now, admits)
+                let hint = wanted.hint_name()?;
+                self.cache.try_hinted(id, hint, now, admits)
             }
         }
     }

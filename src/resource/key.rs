@@ -316,7 +316,13 @@ impl KeyShape {
     /// Appends a canonical text in that form.
     pub fn encode_to(&self, canonical: &str, text: &mut String) {
         if let [_] = self.columns.as_slice() {
-            text.extend(utf8_percent_encode(canonical, ENCODED));
+            // To ask the encoder takes longer.
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+            if canonical.bytes().all(is_plain) {
+                text.push_str(canonical);
+            } else {
+                text.extend(utf8_percent_encode(canonical, ENCODED));
+            }
             return;
         }
         for (number, part) in key_parts(canonical, self.columns.len()).iter().enumerate() {
