@@ -96,6 +96,7 @@ pub mod feed;
 
 pub mod source;
 
+pub mod check;
 pub mod resource;
 
 pub mod clock;
