@@ -2,6 +2,14 @@
 //!
 //! Nothing here does I/O: `source` and `feed` read the facts, `commands/check.rs` gathers them and prints the report.
 
+pub mod condition;
+pub mod cost;
+pub mod create;
+pub mod judge;
+pub mod plan;
+pub mod question;
+pub mod table;
+
 use std::fmt;
 
 use crate::resource::definition::Place;

@@ -24,7 +24,7 @@ pub mod proof;
 pub mod query;
 pub mod resolve;
 pub mod row_security;
-mod sql;
+pub(crate) mod sql;
 pub(crate) mod suggestion;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -8,6 +8,7 @@ pub mod catalogue;
 pub mod connections;
 pub mod embedded;
 pub mod loader;
+pub mod plans;
 pub mod session;
 pub mod token;
 pub mod writes;

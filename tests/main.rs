@@ -24,6 +24,7 @@ mod loading;
 mod locks;
 mod openapi;
 mod outage;
+mod plans;
 mod pooler;
 mod readiness;
 mod scope;

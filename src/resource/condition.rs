@@ -50,7 +50,7 @@ impl fmt::Debug for Condition {
 }
 
 /// A condition to append, ` and …`: the row called `alias` exists for larder. Empty without a condition.
-pub(super) fn and_sql(condition: Option<&Condition>, alias: &str) -> String {
+pub(crate) fn and_sql(condition: Option<&Condition>, alias: &str) -> String {
     condition.map_or_else(String::new, |condition| {
         format!(" and {}", condition.sql(alias))
     })

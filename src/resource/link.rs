@@ -33,7 +33,20 @@ pub enum KeyMapping {
     Query {
         /// SQL of a `select` that reads `c(path, key)` and returns keys of documents.
         select: String,
+        /// The tables that it joins, each to the one before.
+        joins: Vec<JoinedTable>,
     },
+}
+
+/// A table that a pass joins.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinedTable {
+    /// The table.
+    pub table: TableName,
+    /// The columns by which its rows are found.
+    pub columns: Vec<KeyColumn>,
+    /// What each of them is compared with: a column of the table before, or of the logged key.
+    pub compared: Vec<KeyColumn>,
 }
 
 /// What a row of the change log says besides its key. It is the ending of the row's path.
@@ -208,6 +221,7 @@ fn link(last: &PathStep<'_>, above: &[PathStep<'_>]) -> Link {
     }
     let columns: Vec<KeyColumn> = last.on.iter().map(|pair| pair.own.clone()).collect();
     let mut joins = String::new();
+    let mut joined = Vec::new();
     let mut lower_on = last.on;
     let mut key = String::new();
     for (number, step) in above.iter().rev().enumerate() {
@@ -228,6 +242,11 @@ fn link(last: &PathStep<'_>, above: &[PathStep<'_>]) -> Link {
             step.table.sql(),
             matches.join(" and ")
         ));
+        joined.push(JoinedTable {
+            table: step.table.clone(),
+            columns: lower_on.iter().map(|pair| pair.upper.clone()).collect(),
+            compared: lower_on.iter().map(|pair| pair.own.clone()).collect(),
+        });
         if let Some(columns) = &step.root_key {
             // A row that belongs to no document must not give a null, since a null key stands for every document.
             let present = columns
@@ -251,6 +270,9 @@ fn link(last: &PathStep<'_>, above: &[PathStep<'_>]) -> Link {
     Link {
         table: last.table.clone(),
         columns,
-        mapping: KeyMapping::Query { select },
+        mapping: KeyMapping::Query {
+            select,
+            joins: joined,
+        },
     }
 }

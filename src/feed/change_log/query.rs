@@ -205,7 +205,7 @@ impl PassQuery {
                 match &link.mapping {
                     KeyMapping::Direct if place == 0 => path.roots.push(*id),
                     KeyMapping::Direct => path.children.push(*id),
-                    KeyMapping::Query { select } => {
+                    KeyMapping::Query { select, .. } => {
                         path.mapped.push(*id);
                         let is_locked = locked.contains(id);
                         arms.push(all_documents_arm(&link, *id, is_locked));

@@ -63,7 +63,7 @@ pub(in crate::resource) fn key_part_sql(
 
 impl KeyType {
     /// The type's name for casts in SQL text. It has no length, so that a cast never truncates.
-    pub(in crate::resource) fn sql_type(self) -> &'static str {
+    pub(crate) fn sql_type(self) -> &'static str {
         match self {
             Self::SmallInt => "int2",
             Self::Integer => "int4",

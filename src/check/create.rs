@@ -1,0 +1,176 @@
+//! The statements that create an index, also on a partitioned table.
+
+use crate::check::cost::index_cost;
+use crate::check::table::{IndexShape, TableShape, TableShapes};
+use crate::check::{IndexCost, Remedy};
+use crate::resource::catalogue::TableName;
+use crate::resource::sql::identifier;
+
+/// Names are cut to this many bytes (`NAMEDATALEN - 1`).
+const NAME_BYTES_MAX: usize = 63;
+
+const CONCURRENTLY: Option<&str> = Some("SHARE UPDATE EXCLUSIVE");
+
+/// An index to be created.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedIndex {
+    /// Its columns, in order.
+    pub columns: Vec<String>,
+    /// The operator class of the first column, if it is not the default one.
+    pub operator_class: Option<&'static str>,
+}
+
+impl WantedIndex {
+    /// A B-tree with default operator classes.
+    pub fn of(columns: &[String]) -> Self {
+        Self {
+            columns: columns.to_owned(),
+            operator_class: None,
+        }
+    }
+
+    fn columns_sql(&self) -> String {
+        let names: Vec<String> = self.columns.iter().map(|name| identifier(name)).collect();
+        let names = names.join(", ");
+        match (self.operator_class, names.split_once(',')) {
+            (None, _) => names,
+            (Some(class), None) => format!("{names} {class}"),
+            (Some(class), Some((first, rest))) => format!("{first} {class},{rest}"),
+        }
+    }
+
+    /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there.
+    ///
+    /// If all partitions lack it, the table gets an index that the indexes of the partitions are attached to, so that
+    /// later partitions have it, too.
+    pub fn create(
+        &self,
+        shapes: &TableShapes,
+        table: &TableShape,
+        lacking: &[&TableShape],
+        deduplicates: bool,
+    ) -> (Vec<Remedy>, Option<IndexCost>) {
+        let leaves = shapes.leaves(table);
+        let is_whole = leaves.len() == lacking.len();
+        let mut remedies = Vec::new();
+        if table.kind == 'p' && is_whole {
+            let mut names = Names {
+                shapes,
+                given: Vec::new(),
+            };
+            self.create_on_partitions(&mut names, table, &mut remedies);
+        } else {
+            for leaf in lacking {
+                remedies.push(concurrently(&leaf.name, None, &self.columns_sql()));
+            }
+        }
+        let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
+        let mut total = Some(IndexCost {
+            bytes: 0,
+            bytes_per_row: 0,
+        });
+        for leaf in lacking {
+            let cost = index_cost(leaf, &columns, deduplicates);
+            total = total.zip(cost).map(|(total, cost)| IndexCost {
+                bytes: total.bytes + cost.bytes,
+                bytes_per_row: total.bytes_per_row.max(cost.bytes_per_row),
+            });
+        }
+        (remedies, total.filter(|_| !lacking.is_empty()))
+    }
+
+    /// Creates it on a partitioned table and on all that is below. Returns its name.
+    fn create_on_partitions(
+        &self,
+        names: &mut Names<'_>,
+        table: &TableShape,
+        remedies: &mut Vec<Remedy>,
+    ) -> String {
+        let own = names.give(&table.name, &self.columns);
+        let columns = self.columns_sql();
+        remedies.push(Remedy {
+            sql: format!(
+                "create index {} on only {} ({columns});",
+                identifier(&own),
+                table.name.sql()
+            ),
+            lock: Some("SHARE"),
+        });
+        for below in names.shapes.partitions(table) {
+            let name = match below.kind {
+                'p' => self.create_on_partitions(names, below, remedies),
+                'f' => continue,
+                _ => {
+                    let name = names.give(&below.name, &self.columns);
+                    remedies.push(concurrently(&below.name, Some(&name), &columns));
+                    name
+                }
+            };
+            remedies.push(Remedy {
+                sql: format!(
+                    "alter index {} attach partition {};",
+                    qualified(&table.name, &own),
+                    qualified(&below.name, &name)
+                ),
+                lock: Some("ACCESS EXCLUSIVE on the partition's index"),
+            });
+        }
+        own
+    }
+}
+
+/// The statement that drops `index` of `table` while it is used.
+pub fn drop_index(table: &TableShape, index: &IndexShape) -> Remedy {
+    Remedy {
+        sql: format!(
+            "drop index concurrently {};",
+            qualified(&table.name, &index.name)
+        ),
+        lock: CONCURRENTLY,
+    }
+}
+
+fn qualified(table: &TableName, index: &str) -> String {
+    format!("{}.{}", identifier(&table.schema), identifier(index))
+}
+
+fn concurrently(table: &TableName, name: Option<&str>, columns: &str) -> Remedy {
+    let name = name.map_or_else(String::new, |name| format!(" {}", identifier(name)));
+    Remedy {
+        sql: format!(
+            "create index concurrently{name} on {} ({columns});",
+            table.sql()
+        ),
+        lock: CONCURRENTLY,
+    }
+}
+
+/// Names for new indexes.
+struct Names<'s> {
+    shapes: &'s TableShapes,
+    given: Vec<(String, String)>,
+}
+
+impl Names<'_> {
+    /// A name that nothing in the table's schema has, as PostgreSQL would make it.
+    fn give(&mut self, table: &TableName, columns: &[String]) -> String {
+        let base = format!("{}_{}", table.name, columns.join("_"));
+        for number in 0_usize.. {
+            let ending = match number {
+                0 => "_idx".to_owned(),
+                number => format!("_idx{number}"),
+            };
+            let mut length = base.len().min(NAME_BYTES_MAX - ending.len());
+            while !base.is_char_boundary(length) {
+                length -= 1;
+            }
+            let (start, _) = base.split_at(length);
+            let name = (table.schema.clone(), format!("{start}{ending}"));
+            if !self.shapes.taken_names.contains(&name) && !self.given.contains(&name) {
+                self.given.push(name.clone());
+                return name.1;
+            }
+        }
+        base
+    }
+}

@@ -1,0 +1,279 @@
+//! The rules that judge plans: missing-index, foreign-key, column-order, hash-range and like-prefix.
+
+use crate::check::create::{WantedIndex, drop_index};
+use crate::check::plan::{Plan, Scan};
+use crate::check::question::{Question, QuestionKind, Search};
+use crate::check::table::{IndexShape, TableShape, TableShapes};
+use crate::check::{Finding, Rule};
+
+/// A finding, and the index that it asks for.
+#[derive(Clone, Debug)]
+pub struct Advice {
+    /// The finding.
+    pub finding: Finding,
+    /// The oid of the table.
+    pub table: u32,
+    /// The index.
+    pub index: WantedIndex,
+}
+
+/// What the rules know besides plans.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'s> {
+    /// The tables.
+    pub shapes: &'s TableShapes,
+    /// B-trees keep equal values once (PostgreSQL 13).
+    pub deduplicates: bool,
+}
+
+impl Judge<'_> {
+    /// What the plans of a question show, one plan for each of its statements.
+    pub fn advice(&self, question: &Question, plans: &[Plan]) -> Vec<Advice> {
+        match (&question.kind, plans) {
+            (QuestionKind::Rows(searches), [together, alone @ ..]) => {
+                let searches = searches.iter().zip(alone);
+                let missing = searches.filter_map(|(search, alone)| {
+                    self.rows(search, together)?;
+                    self.rows(search, alone)
+                });
+                missing.collect()
+            }
+            (QuestionKind::List(search), [alone, first, after]) => {
+                let advice = self
+                    .rows(search, alone)
+                    .map(|missing| self.ordered_wrongly(search, after).unwrap_or(missing))
+                    .or_else(|| self.sorted(search, alone, first));
+                advice.into_iter().collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// How `plan` reads the rows of a search: the scans of its table and of the parts of that.
+    fn scans<'p>(&self, search: &Search, plan: &'p Plan) -> Vec<(&TableShape, &'p Scan)> {
+        let scans = plan.scans.iter();
+        let of_search = scans.filter(|scan| scan.aliases.contains(&search.alias));
+        of_search
+            .filter_map(|scan| Some((self.shapes.named(&scan.schema, &scan.table)?, scan)))
+            .collect()
+    }
+
+    /// The finding that no index serves a search.
+    fn rows(&self, search: &Search, plan: &Plan) -> Option<Advice> {
+        let scans = self.scans(search, plan);
+        let unserved: Vec<_> = scans
+            .into_iter()
+            .filter(|(table, scan)| !is_served(table, scan, &search.columns))
+            .collect();
+        let (_, first) = unserved.first()?;
+        let what = if first.indexes.is_empty() {
+            "which reads the whole table, since no index finds them"
+        } else {
+            "which reads a whole index, since none begins with these columns"
+        };
+        let reason = format!(
+            "{} rows of {} by ({}), {what}",
+            search.subject,
+            search.table,
+            search.columns.join(", ")
+        );
+        let lacking: Vec<&TableShape> = unserved.iter().map(|(table, _)| *table).collect();
+        self.finding(search, search.rule, reason, &first.line, &lacking)
+    }
+
+    /// The finding that the index which serves a search does not have its rows in the order of pages.
+    fn sorted(&self, search: &Search, alone: &Plan, first: &Plan) -> Option<Advice> {
+        let pages = self.scans(search, first);
+        let is_in_order = |table: &TableShape, scan: &Scan| {
+            let is_planned = !scan.is_sorted && is_entered(table, scan, &search.columns);
+            let mut indexes = table.indexes.iter();
+            is_planned
+                || indexes.any(|index| index.is_ordered_by(&search.index, search.columns.len()))
+        };
+        let mut lacking = Vec::new();
+        let mut obsolete: Vec<(&TableShape, &IndexShape)> = Vec::new();
+        let mut line = None;
+        for (table, scan) in self.scans(search, alone) {
+            let page = pages.iter().find(|(other, _)| other.name == table.name);
+            if page.is_some_and(|(_, scan)| is_in_order(table, scan)) || is_single(table, search) {
+                continue;
+            }
+            lacking.push(table);
+            line = line.or(page.map(|(_, page)| page.line.clone()));
+            let used = scan.indexes.iter();
+            obsolete.extend(used.filter_map(|used| Some((table, table.index(&used.name)?))));
+        }
+        let (_, index) = obsolete.first()?;
+        let rule = match index.method.as_str() {
+            "hash" => Rule::HashRange,
+            _ => Rule::ColumnOrder,
+        };
+        let reason = format!(
+            "{} rows of {} by {}, whose index {} does not have them in the order of the key, so each page sorts all of them",
+            search.subject,
+            search.table,
+            search.columns.join(", "),
+            index.name,
+        );
+        let line = line.unwrap_or_default();
+        let mut advice = self.finding(search, rule, reason, &line, &lacking)?;
+        drop_obsolete(&mut advice, &obsolete);
+        Some(advice)
+    }
+
+    /// The finding that pages are read by an index that has the key before the column of the search.
+    fn ordered_wrongly(&self, search: &Search, after: &Plan) -> Option<Advice> {
+        let scans = self.scans(search, after);
+        let wrong = |table: &'_ TableShape, scan: &Scan| {
+            let mut used = scan.indexes.iter();
+            used.find_map(|used| {
+                let index = table.index(&used.name)?;
+                let first = index.columns.first()?.column.as_ref()?;
+                let is_found = scan.is_found_by_all(used, &search.columns);
+                (is_found && !search.columns.contains(first)).then(|| index.name.clone())
+            })
+        };
+        let names: Option<Vec<String>> = scans
+            .iter()
+            .map(|(table, scan)| wrong(table, scan))
+            .collect();
+        let name = names?.into_iter().next()?;
+        let (_, scan) = scans.first()?;
+        let reason = format!(
+            "{} rows of {} by {}, which stands behind a range in index {name}, so each page reads all later rows of the index",
+            search.subject,
+            search.table,
+            search.columns.join(", "),
+        );
+        let lacking: Vec<&TableShape> = scans.iter().map(|(table, _)| *table).collect();
+        self.finding(search, Rule::ColumnOrder, reason, &scan.line, &lacking)
+    }
+
+    fn finding(
+        &self,
+        search: &Search,
+        rule: Rule,
+        reason: String,
+        line: &str,
+        lacking: &[&TableShape],
+    ) -> Option<Advice> {
+        let table = self.shapes.tables.get(&search.table.oid)?;
+        let index = WantedIndex::of(&search.index);
+        let (remedies, cost) = index.create(self.shapes, table, lacking, self.deduplicates);
+        Some(Advice {
+            finding: Finding {
+                rule,
+                severity: search.severity,
+                object: search.table.to_string(),
+                place: search.place.clone(),
+                reason,
+                plan_line: Some(line.to_owned()),
+                remedies,
+                cost,
+                is_unproven: false,
+            },
+            table: search.table.oid,
+            index,
+        })
+    }
+}
+
+/// Adds the statements that drop those of `indexes` which the advised index makes redundant.
+fn drop_obsolete(advice: &mut Advice, indexes: &[(&TableShape, &IndexShape)]) {
+    for (table, index) in indexes {
+        if index.is_redundant_beside(&advice.index.columns) {
+            advice.finding.remedies.push(drop_index(table, index));
+        }
+    }
+}
+
+/// Whether an index finds the rows of a scan by `columns`.
+///
+/// Between indexes of a table of few rows PostgreSQL may choose any. So one that it has not chosen counts as well, unless
+/// it chose none.
+fn is_served(table: &TableShape, scan: &Scan, columns: &[String]) -> bool {
+    let mut indexes = table.indexes.iter();
+    let may_be_served = !scan.indexes.is_empty();
+    is_entered(table, scan, columns)
+        || may_be_served && indexes.any(|index| index.begins_with(columns))
+}
+
+/// Whether the index that a scan uses finds its rows by `columns`.
+fn is_entered(table: &TableShape, scan: &Scan, columns: &[String]) -> bool {
+    let mut used = scan.indexes.iter();
+    used.any(|used| {
+        let Some(index) = table.index(&used.name) else {
+            return false;
+        };
+        let is_key = index.is_unique
+            && index.columns.iter().all(|column| {
+                let own = column.column.as_slice();
+                !own.is_empty() && scan.is_found_by_all(used, own)
+            });
+        let first = index
+            .columns
+            .first()
+            .and_then(|first| first.column.as_ref());
+        let is_first = match index.method.as_str() {
+            // It tells only which blocks may have such rows.
+            "brin" => false,
+            "gin" => true,
+            _ => first.is_some_and(|first| columns.contains(first)),
+        };
+        is_key || is_first && scan.is_found_by_all(used, columns)
+    })
+}
+
+/// Whether a search finds at most one row.
+fn is_single(table: &TableShape, search: &Search) -> bool {
+    table.indexes.iter().any(|index| {
+        let mut columns = index.columns.iter();
+        index.is_unique
+            && index.is_valid
+            && index.predicate.is_none()
+            && columns.all(|column| {
+                let name = column.column.as_ref();
+                name.is_some_and(|name| search.columns.contains(name))
+            })
+    })
+}
+
+/// The findings of all `advice`, each index asked for once: a search of a pass and one of a document may lack the same, and
+/// a foreign key that larder's own statements search by needs no second finding.
+pub fn findings(advice: Vec<Advice>) -> Vec<Finding> {
+    let mut kept: Vec<Advice> = Vec::new();
+    let mut sorted = advice;
+    sorted.sort_by_key(|advice| {
+        let is_foreign_key = advice.finding.rule == Rule::ForeignKey;
+        // Of two indexes the longer one may serve both.
+        (
+            is_foreign_key,
+            std::cmp::Reverse(advice.index.columns.len()),
+        )
+    });
+    for advice in sorted {
+        let is_covered = kept.iter().any(|other| {
+            other.table == advice.table
+                && other.index.operator_class == advice.index.operator_class
+                && begins_with(&other.index.columns, &advice.index.columns)
+        });
+        if !is_covered {
+            kept.push(advice);
+        }
+    }
+    let mut findings: Vec<Finding> = kept.into_iter().map(|advice| advice.finding).collect();
+    findings.sort_by(|one, other| {
+        let key = |finding: &Finding| {
+            let sql = finding.remedies.first().map(|remedy| remedy.sql.clone());
+            (finding.rule, finding.object.clone(), sql)
+        };
+        key(one).cmp(&key(other))
+    });
+    findings
+}
+
+/// Whether the first of `columns` are `others`, in any order.
+fn begins_with(columns: &[String], others: &[String]) -> bool {
+    let first = columns.get(..others.len()).unwrap_or_default();
+    !first.is_empty() && others.iter().all(|name| first.contains(name))
+}

@@ -1,0 +1,70 @@
+//! Reads the foreign keys that reference tables.
+
+use std::collections::BTreeSet;
+
+use sqlx::postgres::PgConnection;
+use sqlx::{AssertSqlSafe, Row};
+
+use crate::check::question::{Reference, ReferenceColumn};
+use crate::resource::catalogue::TableName;
+use crate::source::SourceError;
+
+/// `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
+const REFERENCES_SQL: &str = "\
+select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t.relname::text as relname, \
+  t.relkind = 'p' as partitioned, f.oid::int8 as target, fn.nspname::text as target_schema, f.relname::text as target_name, \
+  coalesce(s.n_tup_del, 0) > 0 as deletes, \
+  array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
+    join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
+  array(select format_type(a.atttypid, null) from unnest(c.confkey) with ordinality k(number, place) \
+    join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number order by k.place) as types, \
+  array(select format('operator(%I.%s)', o.nspname, p.oprname) from unnest(c.conpfeqop) with ordinality k(oid, place) \
+    join pg_operator p on p.oid = k.oid join pg_namespace o on o.oid = p.oprnamespace order by k.place) as operators \
+from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
+  join pg_class f on f.oid = c.confrelid join pg_namespace fn on fn.oid = f.relnamespace \
+  left join pg_stat_user_tables s on s.relid = f.oid \
+where c.contype = 'f' and c.conparentid = 0 and c.confrelid = any($1::int8[]::oid[]) and n.nspname <> 'larder' \
+  and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) \
+order by n.nspname, t.relname, c.conname";
+
+pub(super) async fn read_references(
+    connection: &mut PgConnection,
+    targets: &BTreeSet<u32>,
+) -> Result<Vec<Reference>, SourceError> {
+    let targets: Vec<i64> = targets.iter().map(|&oid| i64::from(oid)).collect();
+    let rows = sqlx::query(AssertSqlSafe(REFERENCES_SQL))
+        .persistent(false)
+        .bind(targets)
+        .fetch_all(connection)
+        .await?;
+    let mut references = Vec::with_capacity(rows.len());
+    for row in rows {
+        let names: Vec<String> = row.try_get("columns")?;
+        let types: Vec<String> = row.try_get("types")?;
+        let operators: Vec<String> = row.try_get("operators")?;
+        let columns = names.into_iter().zip(types).zip(operators);
+        references.push(Reference {
+            name: row.try_get("name")?,
+            table: TableName {
+                oid: super::tables::oid(&row, "oid")?,
+                schema: row.try_get("schema")?,
+                name: row.try_get("relname")?,
+            },
+            is_partitioned: row.try_get("partitioned")?,
+            target: TableName {
+                oid: super::tables::oid(&row, "target")?,
+                schema: row.try_get("target_schema")?,
+                name: row.try_get("target_name")?,
+            },
+            has_deletes: row.try_get("deletes")?,
+            columns: columns
+                .map(|((name, target_type), operator)| ReferenceColumn {
+                    name,
+                    target_type,
+                    operator,
+                })
+                .collect(),
+        });
+    }
+    Ok(references)
+}

@@ -1,0 +1,254 @@
+//! What the plans of larder's statements tell about missing indexes, against a real PostgreSQL.
+
+mod near_misses;
+
+use std::sync::Arc;
+
+use larder::check::{Finding, Severity};
+use larder::config::Config;
+use larder::resource::Resource;
+use larder::resource::definition::RowDefinition;
+use larder::resource::resolve::resolve;
+use larder::source::catalogue::conditions::read_conditions;
+use larder::source::catalogue::read_catalogue;
+use larder::source::plans::{PlanReport, check_plans};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::execute;
+
+/// Orders with customers above and items below; each column that a link needs lacks its index.
+const SHOP: &str = "\
+create table customer (id int primary key, name text not null, region text collate \"C\");
+create table product (id int primary key, name text not null);
+create table orders (id int primary key, customer_id int references customer, status text collate \"C\");
+create table item (id int primary key, order_id int not null references orders, product_id int references product);";
+
+const ORDERS: &str = "\
+[[resource]]
+name = 'orders'
+table = 'orders'
+filters = ['status']
+[[resource.children]]
+name = 'items'
+table = 'item'
+[[resource.children.lookups]]
+name = 'product'
+table = 'product'
+column = 'product_id'
+[[resource.lookups]]
+name = 'customer'
+table = 'customer'
+column = 'customer_id'
+";
+
+fn collect_tables(row: &RowDefinition, names: &mut Vec<String>) {
+    for child in &row.children {
+        names.push(child.table.value.clone());
+        collect_tables(&child.row, names);
+    }
+    for lookup in &row.lookups {
+        names.push(lookup.table.value.clone());
+        collect_tables(&lookup.row, names);
+    }
+}
+
+async fn resources(connection: &mut PgConnection, toml: &str) -> Vec<Arc<Resource>> {
+    let definitions = Config::from_toml(toml, &[]).unwrap().resources;
+    let mut names = Vec::new();
+    let mut conditions = Vec::new();
+    for definition in &definitions {
+        names.push(definition.table.value.clone());
+        collect_tables(&definition.row, &mut names);
+        conditions.extend(definition.row.conditions(&definition.table.value));
+    }
+    let mut catalogue = read_catalogue(connection, &names).await.unwrap();
+    read_conditions(connection, conditions, &mut catalogue)
+        .await
+        .unwrap();
+    let resources = resolve(&definitions, &catalogue).unwrap();
+    resources.into_iter().map(Arc::new).collect()
+}
+
+/// Checks the plans of `toml` as the command does.
+pub(crate) async fn report(url: &str, toml: &str) -> PlanReport {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let resources = resources(&mut connection, toml).await;
+    let mut transaction = connection
+        .begin_with("begin isolation level repeatable read, read only")
+        .await
+        .unwrap();
+    let report = check_plans(&mut transaction, &resources, &[])
+        .await
+        .unwrap();
+    transaction.rollback().await.unwrap();
+    connection.close().await.unwrap();
+    report
+}
+
+/// What is found, each as `rule object: SQL`.
+async fn found(url: &str, toml: &str) -> Vec<String> {
+    let report = report(url, toml).await;
+    assert_eq!(report.unchecked, []);
+    report.findings.iter().map(described).collect()
+}
+
+fn described(finding: &Finding) -> String {
+    let sql: Vec<&str> = finding
+        .remedies
+        .iter()
+        .map(|remedy| remedy.sql.as_str())
+        .collect();
+    format!("{} {}: {}", finding.rule, finding.object, sql.join(" "))
+}
+
+/// Runs the SQL of all findings, each statement alone, as `psql` does.
+async fn apply(url: &str, toml: &str) {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    for finding in report(url, toml).await.findings {
+        for remedy in finding.remedies {
+            sqlx::raw_sql(AssertSqlSafe(remedy.sql))
+                .execute(&mut connection)
+                .await
+                .unwrap();
+        }
+    }
+    connection.close().await.unwrap();
+}
+
+/// Exactly `expected` is found in a database made by `sql`, and nothing is once its SQL was applied.
+async fn assert_mended(sql: &str, toml: &str, expected: &[&str]) {
+    let url = TestCluster::database().await.url;
+    execute(&url, sql).await;
+    assert_eq!(found(&url, toml).await, expected, "{sql}");
+    apply(&url, toml).await;
+    assert_eq!(found(&url, toml).await, [""; 0], "{sql}");
+}
+
+#[tokio::test]
+async fn missing_indexes_of_documents_lists_and_passes_are_found() {
+    assert_mended(
+        SHOP,
+        ORDERS,
+        &[
+            "missing-index public.item: create index concurrently on \"public\".\"item\" (\"order_id\");",
+            "missing-index public.item: create index concurrently on \"public\".\"item\" (\"product_id\");",
+            "missing-index public.orders: create index concurrently on \"public\".\"orders\" (\"customer_id\");",
+            "missing-index public.orders: create index concurrently on \"public\".\"orders\" (\"status\", \"id\");",
+        ],
+    )
+    .await;
+}
+
+/// A table of few rows that was analysed must not hide what it will lack when it has many.
+#[tokio::test]
+async fn the_number_of_rows_changes_nothing() {
+    for rows in [0, 1, 3, 3000] {
+        let url = TestCluster::database().await.url;
+        execute(&url, SHOP).await;
+        let fill = format!(
+            "insert into customer select n, 'c' || n, 'r' || n % 5 from generate_series(1, {rows}) n;
+             insert into product select n, 'p' || n from generate_series(1, {rows}) n;
+             insert into orders select n, n, 's' || n % 3 from generate_series(1, {rows}) n;
+             insert into item select n, n, n from generate_series(1, {rows}) n; analyze"
+        );
+        execute(&url, &fill).await;
+        assert_eq!(found(&url, ORDERS).await.len(), 4, "{rows}");
+        apply(&url, ORDERS).await;
+        execute(&url, "analyze").await;
+        assert_eq!(found(&url, ORDERS).await, [""; 0], "{rows}");
+    }
+}
+
+#[tokio::test]
+async fn partitions_get_indexes_that_are_attached() {
+    let sql = "\
+        create table account (id int primary key);
+        create table entry (account_id int references account, year int, no int, primary key (year, no)) \
+          partition by range (year);
+        create table entry_1 partition of entry for values from (0) to (10);
+        create table entry_2 partition of entry for values from (10) to (20) partition by range (no);
+        create table entry_2_idx partition of entry_2 for values from (0) to (10);
+        create table entry_1_account_id_idx (x int);";
+    let toml = "[[resource]]\nname = 'a'\ntable = 'account'\n[[resource.children]]\nname = 'e'\ntable = 'entry'\n";
+    let expected = "missing-index public.entry: \
+        create index \"entry_account_id_idx\" on only \"public\".\"entry\" (\"account_id\"); \
+        create index concurrently \"entry_1_account_id_idx1\" on \"public\".\"entry_1\" (\"account_id\"); \
+        alter index \"public\".\"entry_account_id_idx\" attach partition \"public\".\"entry_1_account_id_idx1\"; \
+        create index \"entry_2_account_id_idx\" on only \"public\".\"entry_2\" (\"account_id\"); \
+        create index concurrently \"entry_2_idx_account_id_idx\" on \"public\".\"entry_2_idx\" (\"account_id\"); \
+        alter index \"public\".\"entry_2_account_id_idx\" attach partition \"public\".\"entry_2_idx_account_id_idx\"; \
+        alter index \"public\".\"entry_account_id_idx\" attach partition \"public\".\"entry_2_account_id_idx\";";
+    assert_mended(sql, toml, &[expected]).await;
+    let one = "create index on entry_1 (account_id);";
+    let expected = "missing-index public.entry: \
+        create index concurrently on \"public\".\"entry_2_idx\" (\"account_id\");";
+    assert_mended(&format!("{sql}{one}"), toml, &[expected]).await;
+}
+
+#[tokio::test]
+async fn pages_need_the_key_behind_the_filter() {
+    let toml = "[[resource]]\nname = 'o'\ntable = 'orders'\nfilters = ['status']\n";
+    let table = "create table orders (id int primary key, status text collate \"C\");";
+    let create = "create index concurrently on \"public\".\"orders\" (\"status\", \"id\");";
+    for (index, expected) in [
+        (
+            "create index old on orders (status)",
+            format!(
+                "column-order public.orders: {create} drop index concurrently \"public\".\"old\";"
+            ),
+        ),
+        (
+            "create unique index old on orders (status, (id % 10))",
+            format!("column-order public.orders: {create}"),
+        ),
+        (
+            "create index old on orders (id, status)",
+            format!("column-order public.orders: {create}"),
+        ),
+        (
+            "create index old on orders using hash (status)",
+            format!(
+                "hash-range public.orders: {create} drop index concurrently \"public\".\"old\";"
+            ),
+        ),
+        (
+            "create index old on orders using brin (status)",
+            format!("missing-index public.orders: {create}"),
+        ),
+    ] {
+        assert_mended(&format!("{table}{index}"), toml, &[&expected]).await;
+    }
+}
+
+#[tokio::test]
+async fn rows_that_refer_to_deleted_ones_need_an_index() {
+    let sql = format!("{SHOP}create table note (order_id int references orders, text text);");
+    let url = TestCluster::database().await.url;
+    execute(&url, &sql).await;
+    execute(
+        &url,
+        "create index on item (order_id); create index on item (product_id); \
+         create index on orders (customer_id); create index on orders (status, id)",
+    )
+    .await;
+    let findings = report(&url, ORDERS).await.findings;
+    let [finding] = findings.as_slice() else {
+        panic!("{findings:?}");
+    };
+    assert_eq!(
+        described(finding),
+        "foreign-key public.note: create index concurrently on \"public\".\"note\" (\"order_id\");"
+    );
+    assert_eq!(finding.severity, Severity::Warning);
+    // larder deletes no customers, and nobody has.
+    execute(
+        &url,
+        "drop table note; create table note (customer_id int references customer)",
+    )
+    .await;
+    let findings = report(&url, ORDERS).await.findings;
+    assert_eq!(findings[0].severity, Severity::Info);
+    apply(&url, ORDERS).await;
+    assert_eq!(found(&url, ORDERS).await, [""; 0]);
+}
