@@ -8,6 +8,7 @@ pub mod create;
 pub mod judge;
 pub mod plan;
 pub mod question;
+pub mod report;
 pub mod table;
 
 use std::fmt;
@@ -122,6 +123,34 @@ impl Rule {
         Self::Upkeep,
     ];
 
+    /// What it looks for.
+    pub fn summary(self) -> &'static str {
+        match self {
+            Self::Unfit => "a configuration that does not fit the database",
+            Self::Rights => "privileges that larder's role lacks",
+            Self::Triggers => {
+                "triggers or parts of schema larder that are missing, disabled or differ"
+            }
+            Self::Pooler => "a pooler where larder needs a session of its own",
+            Self::MissingIndex => "statements of larder that read a whole table or a whole index",
+            Self::ForeignKey => "deletes that read a whole table to find rows that refer to theirs",
+            Self::InvalidIndex => "indexes that were not built to their end",
+            Self::DuplicateIndex => "indexes that are equal in every respect",
+            Self::PrefixIndex => "indexes that are the beginning of another one",
+            Self::UnusedIndex => "indexes that no statement uses",
+            Self::ColumnOrder => "indexes whose order of columns a statement can't use in full",
+            Self::HashRange => "hash indexes where a statement compares by order",
+            Self::LikePrefix => "like 'x%' under a collation that an index can't serve",
+            Self::ChangeLog => "a change log that grows, since no larder reads it",
+            Self::Upkeep => "tables without statistics, with many dead rows, or without free space",
+        }
+    }
+
+    /// The rule of this id.
+    pub fn of_id(id: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|rule| rule.id() == id)
+    }
+
     /// Its id, as users write it.
     pub fn id(self) -> &'static str {
         match self {
@@ -141,6 +170,55 @@ impl Rule {
             Self::ChangeLog => "change-log",
             Self::Upkeep => "upkeep",
         }
+    }
+}
+
+impl Severity {
+    /// All, the worst one last.
+    pub const ALL: [Self; 3] = [Self::Info, Self::Warning, Self::Error];
+
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// Findings that are not to be reported: those of a rule, on one object or on all.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// The rule.
+    pub rule: Rule,
+    /// [`Finding::object`]; `None`: every object.
+    pub object: Option<String>,
+}
+
+impl Ignored {
+    /// Parses `ID` or `ID:OBJECT`.
+    ///
+    /// # Errors
+    /// A sentence if there is no rule of this id.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (id, object) = match text.split_once(':') {
+            Some((id, object)) => (id, Some(object.to_owned())),
+            None => (text, None),
+        };
+        let rule = Rule::of_id(id);
+        let rule =
+            rule.ok_or_else(|| format!("there is no rule {id:?}; larder check --list prints all"))?;
+        Ok(Self { rule, object })
+    }
+
+    /// Whether `finding` is not to be reported.
+    pub fn covers(&self, finding: &Finding) -> bool {
+        let Self { rule, object } = self;
+        *rule == finding.rule
+            && object
+                .as_ref()
+                .is_none_or(|object| *object == finding.object)
     }
 }
 

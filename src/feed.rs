@@ -13,6 +13,7 @@
 //! - `restore`: what must not be installed yet, since a restore may be under way.
 //! - `change_log`: the SQL of a pass. `change_set`: the changes that it found. `ranges`: ranges of keys, where single
 //!   keys would be too many.
+//! - `rights`: what larder's role has to be allowed. `inspect`: what `larder check` asks of all this.
 //! - `definition`: whether triggers, tables and types have changed.
 //! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of
 //!   installing.
@@ -29,6 +30,7 @@ mod definition;
 pub mod establish;
 mod follower;
 mod history;
+pub mod inspect;
 mod install;
 mod listener;
 mod locks;
@@ -39,6 +41,7 @@ pub mod position;
 pub mod ranges;
 mod restore;
 mod retry;
+mod rights;
 mod schema;
 mod triggers;
 mod uninstall;

@@ -103,6 +103,17 @@ impl Part {
         }
     }
 
+    /// That it is missing, as a sentence.
+    pub(super) fn lack(self) -> &'static str {
+        match self {
+            Self::Schema { older: true } => "schema larder is of an older version of larder",
+            Self::Schema { older: false } => "schema larder is missing or damaged",
+            Self::Log { .. } => "larder.change, the log of changes, is missing or damaged",
+            Self::Answers => "larder.answer, which idempotency_keys needs, is missing or damaged",
+            Self::Epoch => "the log of changes has no valid epoch",
+        }
+    }
+
     /// The statements that create it.
     pub(super) fn sql(self) -> String {
         match self {

@@ -13,11 +13,8 @@ use std::collections::{HashMap, HashSet};
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
-use crate::feed::schema::TABLES;
 pub(super) use crate::feed::triggers::logger::{Logger, loggers};
-use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
-
 use crate::source::SourceError;
 
 /// The logging functions and triggers that exist in the database.
@@ -140,65 +137,4 @@ impl MissingTriggers {
             }),
         }
     }
-}
-
-/// The grants that `role` needs to serve `resources`.
-pub(super) fn grants_sql(resources: &[&Resource], role: &str, answers: bool) -> String {
-    let role = format!("\"{}\"", role.replace('"', "\"\""));
-    let mut written: Vec<String> = TABLES.iter().map(|name| format!("larder.{name}")).collect();
-    if answers {
-        written.push("larder.answer".to_owned());
-    }
-    let mut grants = format!(
-        "grant usage on schema larder to {role};\n\
-         grant select on all tables in schema larder to {role};\n\
-         grant insert, update, delete on {} to {role};\n\
-         grant execute on function larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]) to {role};\n",
-        written.join(", ")
-    );
-    let mut schemas: Vec<&str> = Vec::new();
-    let mut tables: Vec<String> = Vec::new();
-    for table in resources.iter().flat_map(|resource| resource.tables()) {
-        if !tables.contains(&table.sql()) {
-            tables.push(table.sql());
-        }
-        if !schemas.contains(&table.schema.as_str()) {
-            schemas.push(&table.schema);
-        }
-    }
-    for schema in schemas {
-        grants.push_str(&format!(
-            "grant usage on schema \"{}\" to {role};\n",
-            schema.replace('"', "\"\"")
-        ));
-    }
-    for table in tables {
-        grants.push_str(&format!("grant select on {table} to {role};\n"));
-    }
-    for right in resources.iter().flat_map(|resource| write_rights(resource)) {
-        let grant = format!("grant {right} to {role};\n");
-        if !grants.contains(&grant) {
-            grants.push_str(&grant);
-        }
-    }
-    grants
-}
-
-/// The rights that writes of a resource's documents need besides `select`. Sequences are included, since larder calls
-/// `nextval` before it inserts rows.
-fn write_rights(resource: &Resource) -> Vec<String> {
-    let Ok(writable) = &resource.writable else {
-        return Vec::new();
-    };
-    let mut rights = Vec::new();
-    for level in &writable.levels {
-        rights.push(format!("insert, update, delete on {}", level.table.sql()));
-        let defaults = level.columns.iter().flat_map(|column| &column.default);
-        for drawn in defaults.filter_map(|default| default.split_once("nextval('")) {
-            // A name in quotes may hold a quote, which is doubled in the literal.
-            let name = drawn.1.split("'::").next().unwrap_or_default();
-            rights.push(format!("usage on sequence {}", name.replace("''", "'")));
-        }
-    }
-    rights
 }

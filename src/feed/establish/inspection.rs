@@ -12,6 +12,7 @@ use crate::feed::schema::{self, Part};
 use crate::feed::triggers::{self, Logger, MissingTriggers, loggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
+use crate::resource::condition::WrittenCondition;
 use crate::resource::definition::{
     ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
 };
@@ -19,7 +20,7 @@ use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
-use crate::source::catalogue::conditions::read_conditions;
+use crate::source::catalogue::conditions::{plan_conditions, read_conditions};
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
 
@@ -34,12 +35,12 @@ const RESTORE_SIGNS_SQL: &str = "\
 pub(in crate::feed) type CheckedResource = Result<Arc<Resource>, Vec<Mistake>>;
 
 /// The configured resources, checked against the catalogue.
-pub(super) struct Inspection {
+pub(in crate::feed) struct Inspection {
     /// In the order of the configuration.
-    pub(super) resources: Vec<CheckedResource>,
+    pub(in crate::feed) resources: Vec<CheckedResource>,
     pub(super) catalogue: Catalogue,
     /// The loggers that the fitting resources need.
-    pub(super) loggers: Vec<Logger>,
+    pub(in crate::feed) loggers: Vec<Logger>,
 }
 
 impl Inspection {
@@ -49,11 +50,23 @@ impl Inspection {
         config: &FeedConfig,
     ) -> Result<Self, SourceError> {
         let mut catalogue = read_catalogue(connection, &table_names(definitions)).await?;
-        let conditions = definitions
-            .iter()
-            .flat_map(|definition| definition.row.conditions(&definition.table.value))
-            .collect();
-        read_conditions(connection, conditions, &mut catalogue).await?;
+        read_conditions(connection, conditions(definitions), &mut catalogue).await?;
+        Ok(Self::new(definitions, catalogue, config))
+    }
+
+    /// As [`Inspection::read`], in a transaction that may be read only. There PostgreSQL can only plan conditions; it does
+    /// not judge what they depend on.
+    pub(in crate::feed) async fn read_only(
+        connection: &mut PgConnection,
+        definitions: &[ResourceDefinition],
+        config: &FeedConfig,
+    ) -> Result<Self, SourceError> {
+        let mut catalogue = read_catalogue(connection, &table_names(definitions)).await?;
+        plan_conditions(connection, conditions(definitions), &mut catalogue).await?;
+        Ok(Self::new(definitions, catalogue, config))
+    }
+
+    fn new(definitions: &[ResourceDefinition], catalogue: Catalogue, config: &FeedConfig) -> Self {
         let resources: Vec<CheckedResource> = definitions
             .iter()
             .map(|definition| {
@@ -62,20 +75,20 @@ impl Inspection {
             })
             .collect();
         let loggers = loggers(&fitting(&resources), &catalogue, config);
-        Ok(Self {
+        Self {
             resources,
             catalogue,
             loggers,
-        })
+        }
     }
 
     /// The resources that fit the database.
-    pub(super) fn fitting(&self) -> Vec<&Resource> {
+    pub(in crate::feed) fn fitting(&self) -> Vec<&Resource> {
         fitting(&self.resources)
     }
 
     /// The names of the logging functions, in schema larder.
-    pub(super) fn logger_names(&self) -> Vec<String> {
+    pub(in crate::feed) fn logger_names(&self) -> Vec<String> {
         self.loggers.iter().map(Logger::function_name).collect()
     }
 
@@ -157,20 +170,28 @@ impl Inspection {
     }
 }
 
+/// The conditions of all rows.
+fn conditions(definitions: &[ResourceDefinition]) -> Vec<WrittenCondition> {
+    definitions
+        .iter()
+        .flat_map(|definition| definition.row.conditions(&definition.table.value))
+        .collect()
+}
+
 fn fitting(resources: &[CheckedResource]) -> Vec<&Resource> {
     let fitting = resources.iter().flatten();
     fitting.map(|resource| &**resource).collect()
 }
 
 /// What of larder's is not installed.
-pub(super) struct Missing {
+pub(in crate::feed) struct Missing {
     /// In the order in which they are created.
-    pub(super) parts: Vec<Part>,
-    pub(super) triggers: MissingTriggers,
+    pub(in crate::feed) parts: Vec<Part>,
+    pub(in crate::feed) triggers: MissingTriggers,
 }
 
 impl Missing {
-    pub(super) async fn read(
+    pub(in crate::feed) async fn read(
         connection: &mut PgConnection,
         loggers: &[Logger],
         answers: bool,

@@ -5,8 +5,9 @@ use sqlx::postgres::PgConnection;
 use crate::feed::establish::inspection::{Inspection, Missing};
 use crate::feed::establish::{EstablishError, require};
 use crate::feed::logger_retention::need_sql;
+use crate::feed::rights::rights;
 use crate::feed::schema::Part;
-use crate::feed::{FeedConfig, ddl, triggers};
+use crate::feed::{FeedConfig, ddl};
 use crate::resource::definition::ResourceDefinition;
 use crate::source::SourceError;
 use crate::source::catalogue::conditions::read_grant;
@@ -44,7 +45,8 @@ pub(in crate::feed) async fn install_script(
     let functions =
         functions.map(|sql| sql + &need_sql(&inspection.logger_names(), config.retention));
     let tables = missing.triggers.tables.into_iter();
-    let grants = triggers::grants_sql(&inspection.fitting(), &role, config.answers);
+    let rights = rights(&inspection.fitting(), config.answers);
+    let grants: String = rights.iter().map(|right| right.sql(&role) + "\n").collect();
     let statements: Vec<String> = parts
         .chain(functions)
         .chain(tables.map(|triggers| triggers.sql))

@@ -131,6 +131,49 @@ pub async fn read_conditions(
     Ok(())
 }
 
+/// Has PostgreSQL plan the conditions `written` on the tables of `catalogue`, which gets the outcomes: a condition that
+/// it plans counts as accepted as it is written, and as true only for rows that partial unique indexes have. Creates
+/// nothing, so it may be done in a transaction that is read only.
+///
+/// # Errors
+/// PostgreSQL can't be reached.
+pub async fn plan_conditions(
+    connection: &mut PgConnection,
+    written: Vec<WrittenCondition>,
+    catalogue: &mut Catalogue,
+) -> Result<(), SourceError> {
+    for written in written {
+        let Some(table) = catalogue.tables.get(&written.table) else {
+            continue;
+        };
+        // A comment ends with its line.
+        let text = format!("{}\n", written.text);
+        let explain = format!("explain select from {} where ({text})", table.name.sql());
+        let mut attempt = connection.begin().await?;
+        let planned = run(&mut attempt, &explain).await;
+        attempt.rollback().await?;
+        let outcome = match planned {
+            Ok(()) => {
+                let indexes = sqlx::query(PARTIAL_INDEXES_SQL)
+                    .bind(i64::from(table.name.oid))
+                    .fetch_all(&mut *connection)
+                    .await?;
+                let columns = indexes.iter().map(|index| index.try_get("columns"));
+                Ok(AcceptedCondition {
+                    condition: Condition::new(text),
+                    unique_columns: columns.collect::<Result<_, _>>()?,
+                })
+            }
+            Err(error) => match Refusal::from(error) {
+                Refusal::Mistake(why) => Err(why),
+                Refusal::Source(error) => return Err(error),
+            },
+        };
+        catalogue.conditions.insert(written, outcome);
+    }
+    Ok(())
+}
+
 async fn judge(
     connection: &mut PgConnection,
     table: u32,

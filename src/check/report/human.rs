@@ -1,0 +1,76 @@
+//! A report for people.
+
+use bytesize::ByteSize;
+
+use crate::check::report::{Report, file_and_line, in_line};
+use crate::check::{Finding, Severity};
+
+pub(super) fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for finding in report.findings() {
+        add(&mut text, finding);
+    }
+    for unchecked in &report.unchecked {
+        text.push_str(&format!(
+            "not checked: {}: {}\n",
+            in_line(&unchecked.name),
+            in_line(&unchecked.reason)
+        ));
+    }
+    for skipped in &report.skipped {
+        text.push_str(&format!(
+            "skipped: {}; {}\n",
+            in_line(&skipped.name),
+            in_line(&skipped.grant)
+        ));
+    }
+    let count = |severity| {
+        let findings = report.findings().iter();
+        findings
+            .filter(|finding| finding.severity == severity)
+            .count()
+    };
+    text.push_str(&format!(
+        "errors: {}, warnings: {}, infos: {}, not checked: {}\n",
+        count(Severity::Error),
+        count(Severity::Warning),
+        count(Severity::Info),
+        report.unchecked.len()
+    ));
+    text
+}
+
+fn add(text: &mut String, finding: &Finding) {
+    let place = finding.place.as_ref().and_then(file_and_line);
+    let place = place.map(|(file, line)| format!(" ({file}:{line})"));
+    text.push_str(&format!(
+        "{} {} {}{}: {}\n",
+        finding.severity.as_str(),
+        finding.rule,
+        in_line(&finding.object),
+        place.unwrap_or_default(),
+        in_line(&finding.reason)
+    ));
+    if let Some(line) = &finding.plan_line {
+        text.push_str(&format!("  plan: {}\n", in_line(line)));
+    }
+    if let Some(cost) = finding.cost {
+        text.push_str(&format!(
+            "  cost: {}, and {} for each row that is written\n",
+            ByteSize(cost.bytes),
+            ByteSize(cost.bytes_per_row)
+        ));
+    }
+    if finding.is_unproven {
+        text.push_str("  unproven: no hypothetical index was tried\n");
+    }
+    for remedy in &finding.remedies {
+        for line in remedy.sql.lines() {
+            text.push_str(&format!("  {line}\n"));
+        }
+        if let Some(lock) = remedy.lock {
+            text.push_str(&format!("  -- takes {lock}\n"));
+        }
+    }
+    text.push('\n');
+}

@@ -1,0 +1,103 @@
+//! What `larder check` asks: whether the resources fit the database, and what larder has not installed or may not do.
+
+use std::sync::Arc;
+
+use sqlx::postgres::PgConnection;
+
+use crate::feed::FeedConfig;
+use crate::feed::establish::inspection::{Inspection, Missing};
+use crate::feed::logger_retention::need_sql;
+use crate::feed::rights::{lacking, rights};
+use crate::feed::schema::Part;
+use crate::resource::Resource;
+use crate::resource::definition::{Mistake, ResourceDefinition};
+use crate::source::SourceError;
+
+/// A database as the configuration sees it, in one snapshot.
+#[derive(Debug, Default)]
+pub struct Inspected {
+    /// The resources that fit it.
+    pub resources: Vec<Arc<Resource>>,
+    /// Why others do not.
+    pub mistakes: Vec<Mistake>,
+    /// What is not installed, or not as this version installs it.
+    pub not_installed: Vec<Lack>,
+    /// Privileges that larder's role lacks.
+    pub not_allowed: Vec<Lack>,
+}
+
+/// Something that is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lack {
+    /// Where it is missing: a table `schema.name`, `schema larder`, a schema, a sequence.
+    pub object: String,
+    /// A sentence for the user.
+    pub reason: String,
+    /// The statements that add it.
+    pub sql: String,
+}
+
+/// Inspects the database behind `connection`, which is in a transaction that may be read only.
+///
+/// # Errors
+/// PostgreSQL can't be reached or refuses a statement.
+pub async fn inspect(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<Inspected, SourceError> {
+    let inspection = Inspection::read_only(connection, definitions, config).await?;
+    let missing = Missing::read(connection, &inspection.loggers, config.answers).await?;
+    let role: String = sqlx::query_scalar("select current_user::text")
+        .fetch_one(&mut *connection)
+        .await?;
+    let needed = rights(&inspection.fitting(), config.answers);
+    let not_allowed = lacking(connection, needed).await?;
+    let not_allowed = not_allowed.into_iter().map(|right| Lack {
+        reason: format!("larder's role {role} lacks {}", right.privilege),
+        sql: right.sql(&role),
+        object: right.object,
+    });
+    let loggers = inspection.logger_names();
+    Ok(Inspected {
+        not_allowed: not_allowed.collect(),
+        not_installed: not_installed(missing, &loggers, config),
+        mistakes: inspection
+            .resources
+            .iter()
+            .filter_map(|resource| resource.as_ref().err())
+            .flatten()
+            .cloned()
+            .collect(),
+        resources: inspection.resources.into_iter().flatten().collect(),
+    })
+}
+
+fn not_installed(missing: Missing, loggers: &[String], config: &FeedConfig) -> Vec<Lack> {
+    let in_schema = |reason: String, sql: String| Lack {
+        object: "schema larder".to_owned(),
+        reason,
+        sql,
+    };
+    // A running larder begins a new epoch by itself.
+    let parts = missing
+        .parts
+        .into_iter()
+        .filter(|part| *part != Part::Epoch);
+    let parts = parts.map(|part| in_schema(part.lack().to_owned(), part.sql()));
+    let mut lacks: Vec<Lack> = parts.collect();
+    if !missing.triggers.functions.is_empty() {
+        lacks.push(in_schema(
+            "functions that the triggers of these resources call are missing or differ".to_owned(),
+            missing.triggers.functions + &need_sql(loggers, config.retention),
+        ));
+    }
+    let tables = missing.triggers.tables.into_iter();
+    lacks.extend(tables.map(|lacking| Lack {
+        object: lacking.table.to_string(),
+        reason: "triggers of larder are missing, disabled or differ, so changes of this table are not noticed"
+            .to_owned(),
+        sql: lacking.sql,
+    }));
+    lacks
+}
