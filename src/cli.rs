@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use uuid::Uuid;
 
+use crate::check::Ignored;
+use crate::check::report::Format;
 use crate::config::{Environment, Sources};
 use crate::resource::definition::Tiers;
 use crate::telemetry::{self, LogFormat, LogLevelError, TelemetryConfig};
@@ -20,6 +22,7 @@ Examples:
   larder                                  serve the demo from a private PostgreSQL
   larder config --example > larder.toml   write an example configuration
   DATABASE_URL=postgres://app@db/app larder --config shop.toml
+  larder check --format sql               print the SQL that mends what is slow or could go stale
   larder install --print                  show the SQL and the grants that larder's role needs
   larder serve --tiers memory             measure one tier alone
 
@@ -28,7 +31,7 @@ The file is --config, else LARDER_CONFIG, else larder.toml if there is one, else
 
 Exit codes:
   0   success
-  1   failure
+  1   failure; check: it has findings, or not all could be checked
   2   wrong usage
   78  wrong configuration; the message names file, line and key";
 
@@ -79,6 +82,8 @@ pub enum Command {
     Install(InstallArgs),
     /// Remove the triggers and schema larder, one transaction for each table
     Uninstall(InstallArgs),
+    /// Name what makes documents slow or could make them stale, with the SQL that mends it; changes nothing
+    Check(CheckArgs),
     /// Print an example file, or the configuration in force
     Config(ConfigArgs),
     /// Remove documents from the tiers of a running larder, through its admin address
@@ -114,6 +119,36 @@ pub struct InstallArgs {
     /// Print the SQL and change nothing
     #[arg(long)]
     pub print: bool,
+}
+
+/// Flags of `check`.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    /// How the report is written
+    #[arg(long, value_enum, default_value_t = Format::Human, value_name = "FORMAT")]
+    pub format: Format,
+    /// Exit with 1 if there is a finding of this severity or a worse one
+    #[arg(long, value_enum, default_value_t = FailOn::Warning, value_name = "SEVERITY")]
+    pub fail_on: FailOn,
+    /// Leave out the findings of a rule, on one object or on all; can be repeated
+    #[arg(long, value_name = "ID[:OBJECT]", value_parser = Ignored::parse)]
+    pub ignore: Vec<Ignored>,
+    /// Print the rules and check nothing
+    #[arg(long)]
+    pub list: bool,
+}
+
+/// The least severity of findings for which `check` fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FailOn {
+    /// Something is refused, or could go stale
+    Error,
+    /// Something is slow, or worse
+    Warning,
+    /// Something may become slow, or worse
+    Info,
+    /// None
+    Never,
 }
 
 /// Arguments of `purge`.

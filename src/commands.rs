@@ -1,4 +1,5 @@
 //! What the subcommands do, one module each.
+pub mod check;
 pub mod config;
 pub mod database;
 pub mod hash_password;
@@ -40,6 +41,7 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
             Command::Serve(_) | Command::Config(_) | Command::HashPassword => {
                 serve::run(&config, Some(log_level)).await
             }
+            Command::Check(args) => check::run(&config, &args).await,
             Command::Purge(args) => purge::run(&config, &args).await,
             Command::Prune(args) => prune::run(&config, &args).await,
             Command::Seed(args) => seed::run(&config, &args).await,

@@ -92,6 +92,8 @@ pub struct Config {
     pub disk: DiskConfig,
     /// Change feed.
     pub feed: FeedConfig,
+    /// Findings that `larder check` and `serve` leave out, as `ID` or `ID:OBJECT`.
+    pub check_ignore: Vec<String>,
     /// Self-audit.
     pub audit: AuditConfig,
     /// Limits for clients.
@@ -259,6 +261,7 @@ impl Config {
                 keys_per_statement: 0,
                 answers: false,
             },
+            check_ignore: Vec::new(),
             audit: AuditConfig { sample: 0.0 },
             answers: AnswersConfig::default(),
             bodies_bytes_max: 0,

@@ -14,7 +14,6 @@ mod date_time;
 pub mod definition;
 pub mod document;
 pub mod find;
-pub mod index;
 pub mod kept;
 pub mod key;
 pub mod link;

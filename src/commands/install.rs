@@ -46,10 +46,10 @@ pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
 }
 
 /// Runs `work` on the database that the feed would follow.
-pub(super) async fn with_database(
+pub(super) async fn with_database<T>(
     config: &Config,
-    work: impl AsyncFnOnce(Database) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+    work: impl AsyncFnOnce(Database) -> anyhow::Result<T>,
+) -> anyhow::Result<T> {
     let opened = CommandDatabase::join(config).await?;
     let url = config.listen_url.as_deref().unwrap_or(opened.url());
     let outcome = match Database::new(url, false, config.source.statement_timeout) {

@@ -21,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
+use crate::commands::check;
 use crate::commands::database::CommandDatabase;
 use crate::commands::seed::seed;
 pub use crate::commands::serve::service::Service;
@@ -122,7 +123,16 @@ async fn run_on(
     if checked.is_err() {
         request_stop(&stop);
     }
-    stopping().await;
+    let warning = async {
+        if first.wait_for(Option::is_some).await.is_ok() {
+            check::warn(config, database.url()).await;
+        }
+        std::future::pending().await
+    };
+    tokio::select! {
+        () = warning => {}
+        () = stopping() => {}
+    }
     tracing::info!("stopping: requests are finished, and the disk tier is written");
     let began = Instant::now();
     let drained = drain(

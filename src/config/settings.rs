@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytesize::{GIB, KIB, MIB, PIB, TIB};
 
 use super::Config;
-use super::value::{HOSTS, ORIGINS, Slot, TOKENS, ValueError};
+use super::value::{FINDINGS, HOSTS, ORIGINS, Slot, TOKENS, ValueError};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub(super) struct Section {
 }
 
 /// Every section of plain settings, in the order of the example file.
-pub(super) const SECTIONS: [Section; 11] = [
+pub(super) const SECTIONS: [Section; 12] = [
     section("", ""),
     section(
         "database",
@@ -43,6 +43,7 @@ pub(super) const SECTIONS: [Section; 11] = [
         "A sample of the hits is read again from PostgreSQL and compared: \
          larder_audit_stale_total must stay 0.",
     ),
+    section("check", "What larder check reports, and serve warns of."),
     section(
         "limits",
         "Limits for clients. Timeouts are accurate to a second.",
@@ -118,7 +119,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 70] = [
+pub(super) const SETTINGS: [Setting; 71] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -259,6 +260,10 @@ pub(super) const SETTINGS: [Setting; 70] = [
         Slot::Share(&mut c.audit.sample)
     })
     .help("The share of hits that are read again and compared; 0 switches the audit off."),
+    optional("check.ignore", "unused-index:public.dept_name_idx", |c| {
+        Slot::List(&mut c.check_ignore, &FINDINGS)
+    })
+    .help("Findings to leave out: the id of a rule, or ID:OBJECT for one object."),
     default("limits.connections", "16384", |c| {
         Slot::Count(&mut c.limits.connections, 1..=1_000_000)
     })

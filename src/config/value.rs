@@ -18,6 +18,7 @@ use jsonwebtoken::Algorithm;
 
 use super::url;
 use crate::auth::config::{MASK, SameSite, Secret};
+use crate::check::Ignored;
 use crate::feed::OnLoss;
 use crate::http::middleware::access_log::AccessLogFormat;
 
@@ -101,6 +102,12 @@ pub(super) const HOSTS: ListOf = ListOf {
         let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         !text.is_empty() && text.chars().all(of_name)
     },
+};
+
+/// Findings of `larder check`.
+pub(super) const FINDINGS: ListOf = ListOf {
+    expected: "a list such as [\"unused-index\", \"rights:public.dept\"], with ids that larder check --list prints",
+    takes: |text| Ignored::parse(text).is_ok(),
 };
 
 /// Names of methods or headers (RFC 9110, section 5.6.2).

@@ -85,8 +85,6 @@ pub(super) struct Established {
     pub(super) fingerprints: Fingerprints,
     /// The names of the functions that log for these resources.
     pub(super) loggers: Vec<String>,
-    /// `create index` statements for the indexes that are missing.
-    pub(super) missing_indexes: Vec<String>,
     /// The snapshot in which all this was read.
     pub(super) position: Position,
 }
@@ -204,7 +202,6 @@ impl Establishing<'_> {
         inspection.clear_differing(&mut fingerprints);
         snapshot.commit().await.map_err(SourceError::from)?;
         await_invalidation_messages(connection).await?;
-        let missing_indexes = inspection.missing_indexes();
         let loggers = inspection.logger_names();
         let mut resources = plan_documents(connection, inspection.resources).await?;
         self.require_new(&resources)?;
@@ -217,7 +214,6 @@ impl Establishing<'_> {
             definitions,
             fingerprints,
             loggers,
-            missing_indexes,
             position,
         }))))
     }

@@ -202,6 +202,39 @@ impl Database {
         Ok(connection)
     }
 
+    /// Why the URL leads to a pooler that does not keep a session on one server process; `None` if it does not. A second
+    /// connection that holds a transaction takes the server process that the first one has given back.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub async fn find_pooler(&self) -> Result<Option<&'static str>, SourceError> {
+        const PROCESS: &str = "select pg_catalog.pg_backend_pid()";
+        let settings = Settings::for_feed(&[]);
+        let (mut first, process) = match self.open_direct(&settings, StepTimeout::Short).await {
+            Ok(opened) => opened,
+            Err(SourceError::Pooler(why)) => return Ok(Some(why)),
+            Err(error) => return Err(error),
+        };
+        let (mut second, _) = match self.open_direct(&settings, StepTimeout::Short).await {
+            Ok(opened) => opened,
+            Err(SourceError::Pooler(why)) => return Ok(Some(why)),
+            Err(error) => return Err(error),
+        };
+        let mut transaction = second.begin().await?;
+        let held: i32 = sqlx::query_scalar(PROCESS)
+            .persistent(false)
+            .fetch_one(&mut *transaction)
+            .await?;
+        let is_other = held == process
+            || sqlx::query_scalar::<_, i32>(PROCESS)
+                .persistent(false)
+                .fetch_one(&mut first)
+                .await?
+                != process;
+        transaction.rollback().await?;
+        Ok(is_other.then_some("the server process changes between two statements"))
+    }
+
     /// Opens a connection that writes documents. It has the search path of the role or database, since triggers may
     /// rely on that. The caller limits the time.
     ///

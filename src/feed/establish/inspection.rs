@@ -16,7 +16,6 @@ use crate::resource::condition::WrittenCondition;
 use crate::resource::definition::{
     ChildDefinition, LookupDefinition, Mistake, ResourceDefinition, RowDefinition,
 };
-use crate::resource::index::missing_indexes;
 use crate::resource::resolve::resolve;
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
@@ -90,14 +89,6 @@ impl Inspection {
     /// The names of the logging functions, in schema larder.
     pub(in crate::feed) fn logger_names(&self) -> Vec<String> {
         self.loggers.iter().map(Logger::function_name).collect()
-    }
-
-    /// `create index` statements for the indexes that are missing.
-    pub(super) fn missing_indexes(&self) -> Vec<String> {
-        let resources = self.resources.iter().flatten();
-        resources
-            .flat_map(|resource| missing_indexes(resource, &self.catalogue))
-            .collect()
     }
 
     /// The tables of each fitting resource, with all their descendants.

@@ -104,15 +104,9 @@ impl<F: FnMut(Event)> Feed<F> {
             definitions,
             fingerprints,
             loggers,
-            missing_indexes,
             position,
         } = established;
         if !matches!(*self.first_outcome.borrow(), Some(Ok(()))) {
-            for statement in missing_indexes {
-                tracing::warn!(
-                    "an index is missing, so documents, lists or passes scan a table; create it: {statement}"
-                );
-            }
             self.first_outcome.send_replace(Some(Ok(())));
         }
         let known = self.identity.as_ref();

@@ -1,0 +1,235 @@
+//! `larder check`: what makes documents slow or could make them stale, with the SQL that mends it. `serve` warns of a part
+//! of it.
+//!
+//! All facts are read in one transaction that is read only, so a check writes nothing and locks no writer out.
+
+use std::io::Write;
+
+use anyhow::{Context, bail};
+use sqlx::Connection;
+use sqlx::postgres::PgConnection;
+
+use crate::check::report::{Report, Unchecked};
+use crate::check::{Finding, Ignored, Remedy, Rule, Severity};
+use crate::cli::{CheckArgs, FailOn};
+use crate::commands::install::with_database;
+use crate::config::{Config, ConfigError};
+use crate::feed::inspect::{Inspected, Lack, inspect};
+use crate::resource::definition::{Mistake, Place};
+use crate::source::SourceError;
+use crate::source::plans::check_plans;
+use crate::source::session::Database;
+
+/// The transaction in which all facts are read.
+const BEGIN: &str = "begin isolation level repeatable read, read only";
+/// No statement of a check takes longer, or waits longer for a lock.
+const LIMITS: &str = "set local statement_timeout = '5s'; set local lock_timeout = '250ms'";
+/// The lock that `create trigger` takes.
+const TRIGGER_LOCK: &str = "SHARE ROW EXCLUSIVE";
+
+/// Checks the configured database and writes the report to stdout.
+///
+/// # Errors
+/// If something was found that `args` take for a failure, or could not be checked; [`ConfigError`] where the
+/// configuration does not fit the database; what PostgreSQL said.
+pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
+    if args.list {
+        return write(&list());
+    }
+    let (report, mistakes) =
+        with_database(config, async |database| check(config, &database).await).await?;
+    let mut report = report;
+    let ignored: Vec<Ignored> = config
+        .check_ignore
+        .iter()
+        .filter_map(|text| Ignored::parse(text).ok())
+        .chain(args.ignore.iter().cloned())
+        .collect();
+    report.finish(&ignored);
+    write(&report.text(args.format))?;
+    if !mistakes.is_empty() {
+        return Err(ConfigError { mistakes }.into());
+    }
+    let limit = match args.fail_on {
+        FailOn::Error => Some(Severity::Error),
+        FailOn::Warning => Some(Severity::Warning),
+        FailOn::Info => Some(Severity::Info),
+        FailOn::Never => None,
+    };
+    if limit.is_some_and(|limit| report.has(limit)) {
+        bail!("the check has findings");
+    }
+    if !report.is_complete() {
+        bail!("not all could be checked");
+    }
+    Ok(())
+}
+
+/// What `serve` warns of once it serves: what users can mend while it runs.
+pub(super) async fn warn(config: &Config, url: &str) {
+    const WARNED: [Rule; 5] = [
+        Rule::Rights,
+        Rule::Pooler,
+        Rule::MissingIndex,
+        Rule::InvalidIndex,
+        Rule::ChangeLog,
+    ];
+    let url = config.listen_url.as_deref().unwrap_or(url);
+    let checking = async {
+        let database = Database::new(url, false, config.source.statement_timeout)?;
+        check(config, &database).await
+    };
+    let mut report = match checking.await {
+        Ok((report, _)) => report,
+        Err(error) => return tracing::warn!("the database can't be checked: {error:#}"),
+    };
+    let ignored = config.check_ignore.iter();
+    let ignored: Vec<Ignored> = ignored
+        .filter_map(|text| Ignored::parse(text).ok())
+        .collect();
+    report.finish(&ignored);
+    let findings = report.findings().iter();
+    for finding in findings.filter(|finding| WARNED.contains(&finding.rule)) {
+        let sql: Vec<&str> = finding.remedies.iter().map(|remedy| &*remedy.sql).collect();
+        tracing::warn!(
+            "{} {}: {}; run: {}",
+            finding.rule,
+            finding.object,
+            finding.reason,
+            sql.join(" ")
+        );
+    }
+}
+
+/// Checks the database. Returns the mistakes of resources that do not fit it as well.
+async fn check(config: &Config, database: &Database) -> anyhow::Result<(Report, Vec<Mistake>)> {
+    let mut report = Report::default();
+    if let Some(reason) = database.find_pooler().await? {
+        report.add([pooler("database.listen_url, else database.url", reason)]);
+        report.unchecked.push(Unchecked {
+            name: "all but the pooler".to_owned(),
+            place: None,
+            reason: "a check needs a direct connection".to_owned(),
+        });
+        return Ok((report, Vec::new()));
+    }
+    if let (Some(url), Some(_), false) = (
+        &config.database_url,
+        &config.listen_url,
+        config.source.pooler,
+    ) {
+        let requests = Database::new(url, false, config.source.statement_timeout)?;
+        let found = requests.find_pooler().await?;
+        report.add(found.map(|reason| pooler("database.url", reason)));
+    }
+    let mut connection = database.connect_for_feed(&[]).await?;
+    let mut transaction = connection
+        .begin_with(BEGIN)
+        .await
+        .map_err(SourceError::from)?;
+    sqlx::raw_sql(LIMITS)
+        .execute(&mut *transaction)
+        .await
+        .map_err(SourceError::from)?;
+    let mistakes = read(config, &mut transaction, &mut report).await;
+    transaction.rollback().await.map_err(SourceError::from)?;
+    Ok((report, mistakes?))
+}
+
+/// Adds what the rules find in the snapshot of `transaction`.
+async fn read(
+    config: &Config,
+    transaction: &mut PgConnection,
+    report: &mut Report,
+) -> Result<Vec<Mistake>, SourceError> {
+    let inspected = inspect(transaction, &config.resources, &config.feed).await?;
+    report.add(inspected.mistakes.iter().map(unfit));
+    let not_installed = inspected.not_installed.iter();
+    report.add(not_installed.map(|lack| {
+        let place = place_of(&inspected, &lack.object);
+        finding(Rule::Triggers, lack, place, Some(TRIGGER_LOCK))
+    }));
+    let not_allowed = inspected.not_allowed.iter();
+    report.add(not_allowed.map(|lack| {
+        let place = place_of(&inspected, &lack.object);
+        finding(Rule::Rights, lack, place, None)
+    }));
+    let plans = check_plans(transaction, &inspected.resources, &[]).await?;
+    report.add(plans.findings);
+    let unchecked = plans.unchecked.into_iter();
+    report
+        .unchecked
+        .extend(unchecked.map(|unchecked| Unchecked {
+            name: unchecked.name,
+            place: unchecked.place,
+            reason: unchecked.reason,
+        }));
+    Ok(inspected.mistakes)
+}
+
+fn unfit(mistake: &Mistake) -> Finding {
+    Finding {
+        rule: Rule::Unfit,
+        severity: Severity::Error,
+        object: mistake.place.key.clone(),
+        place: Some(mistake.place.clone()),
+        reason: mistake.message.clone(),
+        plan_line: None,
+        remedies: Vec::new(),
+        cost: None,
+        is_unproven: false,
+    }
+}
+
+fn finding(rule: Rule, lack: &Lack, place: Option<Place>, lock: Option<&'static str>) -> Finding {
+    Finding {
+        rule,
+        severity: Severity::Error,
+        object: lack.object.clone(),
+        place,
+        reason: lack.reason.clone(),
+        plan_line: None,
+        remedies: vec![Remedy {
+            sql: lack.sql.clone(),
+            lock,
+        }],
+        cost: None,
+        is_unproven: false,
+    }
+}
+
+fn pooler(setting: &str, reason: &str) -> Finding {
+    Finding {
+        rule: Rule::Pooler,
+        severity: Severity::Error,
+        object: setting.to_owned(),
+        place: None,
+        reason: format!(
+            "{reason}: it leads to a pooler; set pooler = true and let listen_url lead to PostgreSQL itself"
+        ),
+        plan_line: None,
+        remedies: Vec::new(),
+        cost: None,
+        is_unproven: false,
+    }
+}
+
+/// The place of the first resource that shows the table `object`.
+fn place_of(inspected: &Inspected, object: &str) -> Option<Place> {
+    let shows = |table: &&crate::resource::catalogue::TableName| table.to_string() == object;
+    let mut resources = inspected.resources.iter();
+    let resource = resources.find(|resource| resource.tables().iter().any(shows))?;
+    Some(resource.place.clone())
+}
+
+/// All rules, a line each.
+fn list() -> String {
+    let lines = Rule::ALL.map(|rule| format!("{:<16} {}\n", rule.id(), rule.summary()));
+    lines.concat()
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    std::io::stdout()
+        .write_all(text.as_bytes())
+        .context("writing to stdout")
+}
