@@ -5,11 +5,14 @@
 pub mod condition;
 pub mod cost;
 pub mod create;
+pub mod facts;
+pub mod indexes;
 pub mod judge;
 pub mod plan;
 pub mod question;
 pub mod report;
 pub mod table;
+pub mod upkeep;
 
 use std::fmt;
 

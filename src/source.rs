@@ -7,6 +7,7 @@ mod availability;
 pub mod catalogue;
 pub mod connections;
 pub mod embedded;
+pub mod facts;
 pub mod loader;
 pub mod plans;
 pub mod session;

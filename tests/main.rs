@@ -7,6 +7,7 @@ mod admin;
 mod audit;
 mod auth;
 mod catalogue;
+mod check;
 mod coexistence;
 mod command;
 mod connections;

@@ -1,0 +1,270 @@
+use super::*;
+use crate::check::facts::KeyColumn;
+use crate::resource::catalogue::TableName;
+
+fn column(name: &str) -> KeyColumn {
+    KeyColumn {
+        text: name.to_owned(),
+        is_expression: false,
+        operator_class: 1978,
+        parameters: None,
+        collation: 0,
+        options: 0,
+    }
+}
+
+fn index(name: &str, columns: &[&str]) -> IndexFacts {
+    IndexFacts {
+        schema: "public".to_owned(),
+        name: name.to_owned(),
+        method: "btree".to_owned(),
+        columns: columns.iter().map(|name| column(name)).collect(),
+        included: Vec::new(),
+        predicate: None,
+        is_unique: false,
+        is_deferrable: false,
+        nulls_are_equal: false,
+        is_of_constraint: false,
+        is_replica_identity: false,
+        is_clustered: false,
+        is_partitioned: false,
+        is_attached: false,
+        is_valid: true,
+        is_being_built: false,
+        bytes: UNUSED_BYTES_MIN,
+        scans: 1,
+    }
+}
+
+fn facts(indexes: Vec<IndexFacts>) -> Facts {
+    let table = TableFacts {
+        name: TableName {
+            oid: 1,
+            schema: "public".to_owned(),
+            name: "t".to_owned(),
+        },
+        kind: 'r',
+        is_configured: true,
+        live_rows: 0,
+        dead_rows: 0,
+        updates: 0,
+        hot_updates: 0,
+        fillfactor: 100,
+        is_analysed: true,
+        foreign_keys: Vec::new(),
+        indexes,
+    };
+    Facts {
+        tables: vec![table],
+        counted_for: COUNTED_FOR_MIN,
+        has_standby: false,
+    }
+}
+
+fn found(facts: &Facts) -> Vec<String> {
+    let findings = findings(facts);
+    let described = findings.iter().map(|finding| {
+        let sql = &finding.remedies[0].sql;
+        format!("{} {}: {sql}", finding.rule, finding.object)
+    });
+    described.collect()
+}
+
+/// What is found if the second of two indexes, which would be found, is changed like this.
+fn near(facts: &Facts, change: fn(&mut IndexFacts)) -> Vec<String> {
+    let mut facts = facts.clone();
+    change(&mut facts.tables[0].indexes[1]);
+    found(&facts)
+}
+
+/// What makes two indexes differ that have the same columns.
+const DIFFERENCES: [fn(&mut IndexFacts); 5] = [
+    |index| index.method = "hash".to_owned(),
+    |index| index.columns[0].operator_class = 1,
+    |index| index.columns[0].collation = 1,
+    |index| index.columns[0].options = 1,
+    |index| index.columns[0].parameters = Some("{siglen=8}".to_owned()),
+];
+
+/// What keeps an index whatever others there are.
+const NEEDS: [fn(&mut IndexFacts); 4] = [
+    |index| index.is_of_constraint = true,
+    |index| index.is_replica_identity = true,
+    |index| index.is_clustered = true,
+    |index| index.is_attached = true,
+];
+
+#[test]
+fn of_equal_indexes_one_stays() {
+    let facts = facts(vec![index("a", &["x", "y"]), index("b", &["x", "y"])]);
+    let expected = |name: &str| {
+        [format!(
+            "duplicate-index public.{name}: drop index concurrently \"public\".\"{name}\";"
+        )]
+    };
+    assert_eq!(found(&facts), expected("b"));
+    for change in DIFFERENCES {
+        assert_eq!(near(&facts, change), [""; 0]);
+    }
+    let others: [fn(&mut IndexFacts); 7] = [
+        |index| index.included.push("z".to_owned()),
+        |index| index.predicate = Some("(x > 0)".to_owned()),
+        |index| index.is_unique = true,
+        |index| index.is_deferrable = true,
+        |index| index.nulls_are_equal = true,
+        |index| index.is_valid = false,
+        |index| index.columns[1] = column("z"),
+    ];
+    for change in others {
+        let found = near(&facts, change);
+        assert!(!found.concat().contains("duplicate"), "{found:?}");
+    }
+    for need in NEEDS {
+        assert_eq!(near(&facts, need), expected("a"));
+    }
+}
+
+#[test]
+fn what_two_equal_indexes_are_needed_for_keeps_both() {
+    for need in NEEDS {
+        let mut facts = facts(vec![index("a", &["x"]), index("b", &["x"])]);
+        for index in &mut facts.tables[0].indexes {
+            need(index);
+        }
+        assert_eq!(found(&facts), [""; 0]);
+    }
+}
+
+#[test]
+fn a_beginning_of_another_index_is_found() {
+    let facts = facts(vec![index("long", &["x", "y"]), index("short", &["x"])]);
+    assert_eq!(
+        found(&facts),
+        ["prefix-index public.short: drop index concurrently \"public\".\"short\";"]
+    );
+    for change in DIFFERENCES.into_iter().chain(NEEDS) {
+        assert_eq!(near(&facts, change), [""; 0]);
+    }
+    let others: [fn(&mut IndexFacts); 6] = [
+        |index| index.included.push("z".to_owned()),
+        |index| index.predicate = Some("(x > 0)".to_owned()),
+        |index| index.is_unique = true,
+        |index| index.columns[0].is_expression = true,
+        |index| index.columns[0] = column("y"),
+        |index| index.columns = vec![column("y"), column("x")],
+    ];
+    for change in others {
+        assert_eq!(near(&facts, change), [""; 0]);
+    }
+    let mut partial = facts.clone();
+    partial.tables[0].indexes[0].predicate = Some("(x > 0)".to_owned());
+    assert_eq!(found(&partial), [""; 0]);
+    let mut invalid = facts.clone();
+    invalid.tables[0].indexes[0].is_valid = false;
+    assert!(!found(&invalid).concat().contains("prefix"));
+    let mut expressions = facts;
+    for index in &mut expressions.tables[0].indexes {
+        index.columns[0].is_expression = true;
+    }
+    assert_eq!(found(&expressions), [""; 0]);
+}
+
+/// Each of three is dropped at most once, and never the last one that serves a search.
+#[test]
+fn chains_leave_the_longest_one() {
+    let facts = facts(vec![
+        index("a", &["x"]),
+        index("b", &["x"]),
+        index("c", &["x", "y"]),
+        index("d", &["x", "y"]),
+        index("e", &["x", "y", "z"]),
+    ]);
+    assert_eq!(
+        found(&facts),
+        [
+            "duplicate-index public.b: drop index concurrently \"public\".\"b\";",
+            "duplicate-index public.d: drop index concurrently \"public\".\"d\";",
+            "prefix-index public.a: drop index concurrently \"public\".\"a\";",
+            "prefix-index public.c: drop index concurrently \"public\".\"c\";",
+        ]
+    );
+}
+
+#[test]
+fn the_index_of_a_partitioned_table_is_not_dropped_concurrently() {
+    let mut facts = facts(vec![index("a", &["x"]), index("b", &["x"])]);
+    for index in &mut facts.tables[0].indexes {
+        index.is_partitioned = true;
+    }
+    assert_eq!(
+        found(&facts),
+        ["duplicate-index public.b: drop index \"public\".\"b\";"]
+    );
+}
+
+#[test]
+fn an_index_without_scans_is_found() {
+    let mut used = facts(vec![index("a", &["y"]), index("b", &["x"])]);
+    let unused = |index: &mut IndexFacts| index.scans = 0;
+    assert_eq!(found(&used), [""; 0]);
+    unused(&mut used.tables[0].indexes[1]);
+    let facts = used;
+    assert_eq!(
+        found(&facts),
+        ["unused-index public.b: drop index concurrently \"public\".\"b\";"]
+    );
+    let others: [fn(&mut IndexFacts); 5] = [
+        |index| index.bytes -= 1,
+        |index| index.is_unique = true,
+        |index| index.columns[0].is_expression = true,
+        |index| index.is_partitioned = true,
+        |index| index.scans = 1,
+    ];
+    for change in others.into_iter().chain(NEEDS) {
+        assert_eq!(near(&facts, change), [""; 0]);
+    }
+    let mut young = facts.clone();
+    young.counted_for -= Duration::from_secs(1);
+    assert_eq!(found(&young), [""; 0]);
+    let mut followed = facts.clone();
+    followed.has_standby = true;
+    assert_eq!(found(&followed), [""; 0]);
+    let mut foreign = facts.clone();
+    foreign.tables[0].is_configured = false;
+    assert_eq!(found(&foreign), [""; 0]);
+}
+
+#[test]
+fn the_only_index_of_a_foreign_key_stays() {
+    let mut facts = facts(vec![index("a", &["y"]), index("b", &["x", "z"])]);
+    facts.tables[0].indexes[1].scans = 0;
+    facts.tables[0].foreign_keys = vec![vec!["z".to_owned(), "x".to_owned()]];
+    assert_eq!(found(&facts), [""; 0]);
+    let other = index("c", &["z", "x"]);
+    facts.tables[0].indexes.push(other);
+    assert_eq!(found(&facts).len(), 1);
+    facts.tables[0].indexes[2].is_valid = false;
+    assert!(!found(&facts).concat().contains("unused"));
+}
+
+#[test]
+fn an_invalid_index_is_built_again() {
+    let mut broken = index("b", &["x"]);
+    broken.is_valid = false;
+    let mut facts = facts(vec![index("a", &["y"]), broken]);
+    let expected = "invalid-index public.b: reindex index concurrently \"public\".\"b\";";
+    assert_eq!(found(&facts), [expected]);
+    let others: [fn(&mut IndexFacts); 3] = [
+        |index| index.is_being_built = true,
+        |index| index.is_partitioned = true,
+        |index| index.is_valid = true,
+    ];
+    for change in others {
+        assert_eq!(near(&facts, change), [""; 0]);
+    }
+    for name in ["b_ccnew", "b_ccold", "b_ccnew12"] {
+        facts.tables[0].indexes[1].name = name.to_owned();
+        let expected = format!("drop index concurrently \"public\".\"{name}\";");
+        assert!(found(&facts)[0].ends_with(&expected), "{name}");
+    }
+}

@@ -1,0 +1,3 @@
+//! `larder check` against a real PostgreSQL.
+
+mod indexes;

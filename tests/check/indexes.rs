@@ -1,0 +1,193 @@
+//! The rules about indexes and tables, by what PostgreSQL says about them.
+
+use larder::check::{Finding, indexes, upkeep};
+use larder::source::facts::read_facts;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
+
+use crate::harness::cluster::TestCluster;
+use crate::harness::eventually;
+use crate::harness::service::execute;
+
+const TABLES: &str = "\
+create table customer (id int primary key, name text, at timestamptz, tags int[], code varchar(9));
+create table orders (id int primary key, customer_id int references customer, region text, at date);
+create table part (id int, year int, x int, primary key (id, year)) partition by range (year);
+create table part_1 partition of part for values from (0) to (10);";
+
+/// What the rules find in the tables of [`TABLES`], each as `rule object`.
+async fn findings(url: &str) -> Vec<Finding> {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let named = "select oid::int8 from pg_class where relname in ('customer', 'part')";
+    let oids: Vec<i64> = sqlx::query_scalar(named)
+        .fetch_all(&mut connection)
+        .await
+        .unwrap();
+    let oids: Vec<u32> = oids
+        .iter()
+        .map(|&oid| u32::try_from(oid).unwrap())
+        .collect();
+    let facts = read_facts(&mut connection, &oids).await.unwrap();
+    connection.close().await.unwrap();
+    let mut findings = indexes::findings(&facts);
+    findings.extend(upkeep::findings(&facts));
+    findings
+}
+
+fn described(findings: &[Finding]) -> Vec<String> {
+    let described = findings
+        .iter()
+        .map(|finding| format!("{} {}", finding.rule, finding.object));
+    described.collect()
+}
+
+/// Runs the SQL of findings, each statement alone.
+async fn apply(url: &str, findings: &[Finding]) {
+    for remedy in findings.iter().flat_map(|finding| &finding.remedies) {
+        execute(url, &remedy.sql).await;
+    }
+}
+
+/// Exactly `expected` is found in a database made by `sql`, and nothing once its SQL was applied.
+async fn assert_mended(sql: &str, expected: &[&str]) {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    execute(&url, sql).await;
+    let found = findings(&url).await;
+    assert_eq!(described(&found), expected, "{sql}");
+    apply(&url, &found).await;
+    assert_eq!(described(&findings(&url).await), [""; 0], "{sql}");
+}
+
+#[tokio::test]
+async fn superfluous_indexes_are_found_and_dropped() {
+    assert_mended(
+        "create index a on customer (name); create index b on customer (name);
+         create index c on customer (at); create index d on customer (at, name);
+         create index e on part (x); create index f on part (x);
+         create unique index u on customer (id);",
+        &[
+            "duplicate-index public.b",
+            "duplicate-index public.u",
+            "prefix-index public.c",
+            "duplicate-index public.f",
+        ],
+    )
+    .await;
+}
+
+/// Pairs of indexes that are alike, of which both are needed.
+const NEAR_MISSES: [&str; 24] = [
+    "create index on customer (name); create index on customer (name collate \"C\")",
+    "create index on customer (name); create index on customer (name text_pattern_ops)",
+    "create index on customer (name); create index on customer (name desc)",
+    "create index on customer (name); create index on customer (name nulls first)",
+    "create index on customer (name); create index on customer (name) include (at)",
+    "create index on customer (name) include (code); create index on customer (name) include (at)",
+    "create index on customer (name); create index on customer (name) where at is null",
+    "create index on customer (name) where at > 'epoch'; create index on customer (name) where at is null",
+    "create index on customer (name); create unique index on customer (name)",
+    "create index on customer (name); alter table customer add unique (name)",
+    "alter table customer add unique (name), add constraint later unique (name) deferrable",
+    "create index on customer (name); create index on customer using hash (name)",
+    "create index on customer (name); create index on customer (lower(name))",
+    "create index on customer (lower(name)); create index on customer (lower(name), at)",
+    "create index on customer (name, at); create index on customer (at, name)",
+    "create index on customer (name desc); create index on customer (name, at)",
+    "create index on customer (name text_pattern_ops); create index on customer (name, at)",
+    "create index on customer (name collate \"C\"); create index on customer (name, at)",
+    "create index on customer (name) include (code); create index on customer (name, at)",
+    "create index on customer (name) where at is null; create index on customer (name, at)",
+    "create index on customer (name); create index on customer (name, at) where at is null",
+    "create unique index on customer (name); create index on customer (name, at)",
+    "create index on part_1 (x)",
+    "create index on customer using gin (tags); create index on customer using gin (tags, tags)",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn indexes_that_are_only_alike_stay() {
+    for sql in NEAR_MISSES {
+        let url = TestCluster::database().await.url;
+        execute(&url, TABLES).await;
+        execute(&url, sql).await;
+        assert_eq!(described(&findings(&url).await), [""; 0], "{sql}");
+    }
+}
+
+#[tokio::test]
+async fn a_needed_index_stays_beside_its_equal() {
+    for need in [
+        "alter table customer alter column name set not null; alter table customer replica identity using index b",
+        "cluster customer using b",
+        "create table referring (name text references customer (name))",
+    ] {
+        let url = TestCluster::database().await.url;
+        execute(&url, TABLES).await;
+        // A foreign key takes the first that fits.
+        let sql = format!(
+            "create unique index b on customer (name); {need}; create unique index a on customer (name)"
+        );
+        execute(&url, &sql).await;
+        let found = findings(&url).await;
+        assert_eq!(described(&found), ["duplicate-index public.a"], "{need}");
+        apply(&url, &found).await;
+        assert_eq!(described(&findings(&url).await), [""; 0]);
+    }
+}
+
+#[tokio::test]
+async fn an_index_that_was_not_built_is_built_again() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    execute(
+        &url,
+        "insert into customer values (1, 'a'), (2, 'a'); insert into orders values (1), (2)",
+    )
+    .await;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    for sql in [
+        "create unique index concurrently broken on customer (name)",
+        "create unique index concurrently alike on orders (region nulls first) where true",
+    ] {
+        let built = sqlx::raw_sql(AssertSqlSafe(sql)).execute(&mut connection);
+        assert_eq!(built.await.is_err(), sql.contains("broken"));
+    }
+    connection.close().await.unwrap();
+    execute(&url, "update customer set name = id").await;
+    let found = findings(&url).await;
+    assert_eq!(described(&found), ["invalid-index public.broken"]);
+    apply(&url, &found).await;
+    assert_eq!(described(&findings(&url).await), [""; 0]);
+}
+
+#[tokio::test]
+async fn neglected_tables_are_found_and_mended() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    execute(
+        &url,
+        "alter table customer set (autovacuum_enabled = off); alter table part_1 set (autovacuum_enabled = off);
+         create index on customer (name);
+         insert into customer (id, name) select n, n from generate_series(1, 12000) n;
+         insert into part select n, 1, n from generate_series(1, 1000) n;",
+    )
+    .await;
+    execute(&url, "update customer set name = name || 'x'").await;
+    let expected = [
+        "upkeep public.customer",
+        "upkeep public.customer",
+        "upkeep public.customer",
+        "upkeep public.part_1",
+    ];
+    // Statistics come a moment after the statement.
+    let found = eventually("the statistics", async || {
+        let found = findings(&url).await;
+        (found.len() >= expected.len()).then_some(found)
+    })
+    .await;
+    assert_eq!(described(&found), expected);
+    apply(&url, &found).await;
+    eventually("the statistics after vacuum and analyze", async || {
+        findings(&url).await.is_empty().then_some(())
+    })
+    .await;
+}
