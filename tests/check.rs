@@ -1,3 +1,229 @@
-//! `larder check` against a real PostgreSQL.
+//! `larder check`: what it finds, what its SQL mends, and that it changes nothing.
 
 mod indexes;
+
+use std::path::Path;
+
+use serde_json::Value;
+use sqlx::{Connection, PgConnection};
+
+use crate::command::{configured, value};
+use crate::harness::cluster::{TestCluster, TestRole, start_postgres};
+use crate::harness::eventually;
+use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
+use crate::harness::reachable_directory;
+use crate::harness::service::execute;
+use crate::harness::swapping_pooler::SwappingPooler;
+
+const SCHEMA: &str = "
+    create table shop (id int primary key);
+    create table parent (id int primary key, shop_id int not null references shop, gone timestamptz);
+    create index on parent (shop_id);
+    create table child (id int primary key, parent_id int not null references parent, note text);
+    insert into shop values (1);
+    insert into parent values (1, 1);
+    insert into child select i, 1, 'x' from generate_series(1, 100) i;";
+
+const CONFIG: &str = "
+    install = 'manual'
+    [[resource]]
+    name = 'parents'
+    table = 'parent'
+    where = 'gone is null'
+      [[resource.children]]
+      name = 'children'
+      table = 'child'
+    ";
+
+/// The exit code and the report of `larder check --format json`.
+async fn check(directory: &Path, url: &str, args: &[&str]) -> (Option<i32>, Value) {
+    let args = [&["check", "--format", "json"], args].concat();
+    let output = run(directory, Some(url), &args).await;
+    let report = serde_json::from_slice(&output.stdout);
+    let report = report.unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    (output.status.code(), report)
+}
+
+/// The rules and objects of the findings.
+fn found(report: &Value) -> Vec<(String, String)> {
+    let findings = report["findings"].as_array().unwrap().iter();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    findings
+        .map(|finding| (text(&finding["id"]), text(&finding["object"])))
+        .collect()
+}
+
+/// Runs what the report proposes.
+async fn mend(url: &str, report: &Value) {
+    for finding in report["findings"].as_array().unwrap() {
+        for remedy in finding["remedies"].as_array().unwrap() {
+            execute(url, remedy["sql"].as_str().unwrap()).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_found_is_mended_by_its_sql() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let role = TestRole::create(&url).await;
+    execute(&url, "revoke usage on schema public from public").await;
+    let directory = configured(CONFIG);
+    let (code, report) = check(directory.path(), &role.url, &[]).await;
+    assert_eq!(code, Some(1), "{report}");
+    let expected = [
+        ("rights", "public.child"),
+        ("rights", "public.parent"),
+        ("rights", "schema public"),
+        ("triggers", "public.child"),
+        ("triggers", "public.parent"),
+        ("triggers", "schema larder"),
+    ];
+    let of = |report: &Value| {
+        let mut found = found(report);
+        found.dedup();
+        found
+    };
+    for (rule, object) in expected {
+        let finding = (rule.to_owned(), object.to_owned());
+        assert!(of(&report).contains(&finding), "{finding:?}: {report}");
+    }
+    assert_eq!(report["findings"][0]["line"], 4, "{report}");
+    mend(&url, &report).await;
+    // Only now the role may see schema larder and plan the statements.
+    let (_, report) = check(directory.path(), &role.url, &[]).await;
+    mend(&url, &report).await;
+    let rules: Vec<String> = found(&report).into_iter().map(|(rule, _)| rule).collect();
+    assert!(rules.contains(&"missing-index".to_owned()), "{report}");
+    let (code, report) = check(directory.path(), &role.url, &["--fail-on", "info"]).await;
+    assert_eq!((code, found(&report)), (Some(0), Vec::new()), "{report}");
+    assert_eq!(report["complete"], true, "{report}");
+
+    execute(
+        &url,
+        "alter table parent disable trigger user; revoke select on child from public;
+         drop index child_parent_id_idx",
+    )
+    .await;
+    let (_, report) = check(directory.path(), &role.url, &[]).await;
+    let broken = [
+        ("triggers", "public.parent"),
+        ("missing-index", "public.child"),
+    ];
+    let broken = broken.map(|(rule, object)| (rule.to_owned(), object.to_owned()));
+    assert_eq!(of(&report), broken, "{report}");
+    let ignored = [
+        "--ignore",
+        "triggers",
+        "--ignore",
+        "missing-index:public.child",
+    ];
+    let (code, report) = check(directory.path(), &role.url, &ignored).await;
+    assert_eq!((code, found(&report)), (Some(0), Vec::new()), "{report}");
+    let (code, _) = check(directory.path(), &role.url, &["--fail-on", "never"]).await;
+    assert_eq!(code, Some(0));
+}
+
+/// Nor does it wait for those that vacuum, analyze or create indexes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_writes_nothing_and_locks_nobody_out() {
+    let base = reachable_directory();
+    let postgres = start_postgres(base.path(), &[("autovacuum", "off")]).await;
+    let url = postgres.url();
+    execute(url, SCHEMA).await;
+    let directory = configured(CONFIG);
+    let mut holder = PgConnection::connect(url).await.unwrap();
+    let lock = "begin; lock table parent, child, shop in share update exclusive mode";
+    sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
+    let next = "select pg_snapshot_xmax(pg_current_snapshot())::text";
+    let before: String = value(url, next).await;
+    let (_, report) = check(directory.path(), url, &[]).await;
+    assert_eq!(report["complete"], true, "{report}");
+    assert_eq!(value::<String>(url, next).await, before);
+    drop(holder);
+    postgres.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooler_is_named() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let pooler = SwappingPooler::start(&url).await;
+    pooler.set_swapping(true);
+    let directory = configured(CONFIG);
+    let (code, report) = check(directory.path(), &pooler.url, &[]).await;
+    assert_eq!(code, Some(1));
+    assert_eq!(report["findings"][0]["id"], "pooler", "{report}");
+    assert_eq!(report["complete"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_does_not_fit_is_found_at_its_line() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    for (from, to) in [
+        ("table = 'parent'", "table = 'parents'"),
+        ("gone is null", "gone is nil"),
+    ] {
+        let directory = configured(&CONFIG.replace(from, to));
+        let (code, report) = check(directory.path(), &url, &[]).await;
+        assert_eq!(code, Some(78), "{report}");
+        let unfit = &report["findings"][0];
+        assert_eq!(unfit["id"], "unfit", "{report}");
+        assert!(unfit["line"].as_u64().unwrap() >= 5, "{report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn formats_rules_and_usage() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let directory = configured(CONFIG);
+    for (format, has) in [
+        ("human", "error triggers schema larder"),
+        ("sarif", "\"version\": \"2.1.0\""),
+        (
+            "github",
+            "::error file=larder.toml,line=4,title=triggers::public.child",
+        ),
+        ("sql", "create index concurrently"),
+    ] {
+        let args = ["check", "--format", format];
+        let output = run(directory.path(), Some(&url), &args).await;
+        assert!(stdout(&output).contains(has), "{}", stdout(&output));
+    }
+    let list = run(directory.path(), None, &["check", "--list"]).await;
+    assert_eq!(list.status.code(), Some(0));
+    assert_eq!(stdout(&list).lines().count(), 15);
+    for wrong in [
+        ["check", "--ignore", "nonsense"],
+        ["check", "--format", "xml"],
+    ] {
+        let output = run(directory.path(), None, &wrong).await;
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+    }
+    let directory = configured("[check]\nignore = ['unused-indexes']");
+    let output = run(directory.path(), None, &["check"]).await;
+    assert_eq!(output.status.code(), Some(78), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("2: check.ignore"),
+        "{}",
+        stderr(&output)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn serving_warns_of_what_can_be_mended_meanwhile() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let directory = configured(&CONFIG.replace("'manual'", "'auto'"));
+    let larder = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    eventually("a warning", async || {
+        let log = std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+        let warns = log.contains("missing-index public.child: ")
+            && log.contains("run: create index concurrently");
+        warns.then_some(())
+    })
+    .await;
+    assert!(larder.terminate().await.success());
+}

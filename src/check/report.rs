@@ -8,7 +8,7 @@ mod sql;
 
 use serde::Serialize;
 
-use crate::check::{Finding, Ignored, Severity};
+use crate::check::{Finding, Ignored, Rule, Severity};
 use crate::resource::definition::Place;
 
 /// What a check has found.
@@ -69,11 +69,19 @@ impl Report {
         let is_reported =
             |finding: &Finding| !ignored.iter().any(|ignored| ignored.covers(finding));
         self.findings.retain(is_reported);
-        self.findings.sort_by(|a, b| {
-            let key = |finding: &Finding| (std::cmp::Reverse(finding.severity), finding.rule);
-            let texts = |finding: &Finding| (finding.object.clone(), finding.reason.clone());
-            key(a).cmp(&key(b)).then_with(|| texts(a).cmp(&texts(b)))
-        });
+        // What has to be installed stays in the order in which it can be.
+        let object = |finding: &Finding| match finding.rule {
+            Rule::Triggers => None,
+            _ => Some((finding.object.clone(), finding.reason.clone())),
+        };
+        let key = |finding: &Finding| {
+            (
+                std::cmp::Reverse(finding.severity),
+                finding.rule,
+                object(finding),
+            )
+        };
+        self.findings.sort_by_cached_key(key);
         self.findings.dedup();
     }
 
@@ -122,7 +130,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::check::{IndexCost, Remedy, Rule};
+    use crate::check::{IndexCost, Remedy};
 
     fn report() -> Report {
         let mut report = Report::default();

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnection;
 
 use crate::feed::FeedConfig;
-use crate::feed::establish::inspection::{Inspection, Missing};
+use crate::feed::establish::inspection::Inspection;
 use crate::feed::logger_retention::need_sql;
 use crate::feed::rights::{lacking, rights};
-use crate::feed::schema::Part;
+use crate::feed::schema::{Part, missing_objects};
+use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
@@ -47,7 +48,9 @@ pub async fn inspect(
     config: &FeedConfig,
 ) -> Result<Inspected, SourceError> {
     let inspection = Inspection::read_only(connection, definitions, config).await?;
-    let missing = Missing::read(connection, &inspection.loggers, config.answers).await?;
+    let parts = missing_objects(connection, config.answers).await?;
+    let installed = read_installed(connection, &inspection.loggers).await?;
+    let triggers = triggers::missing(&inspection.loggers, &installed);
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
         .await?;
@@ -61,7 +64,7 @@ pub async fn inspect(
     let loggers = inspection.logger_names();
     Ok(Inspected {
         not_allowed: not_allowed.collect(),
-        not_installed: not_installed(missing, &loggers, config),
+        not_installed: not_installed(parts, triggers, &loggers, config),
         mistakes: inspection
             .resources
             .iter()
@@ -73,26 +76,27 @@ pub async fn inspect(
     })
 }
 
-fn not_installed(missing: Missing, loggers: &[String], config: &FeedConfig) -> Vec<Lack> {
+fn not_installed(
+    parts: Vec<Part>,
+    triggers: MissingTriggers,
+    loggers: &[String],
+    config: &FeedConfig,
+) -> Vec<Lack> {
     let in_schema = |reason: String, sql: String| Lack {
         object: "schema larder".to_owned(),
         reason,
         sql,
     };
-    // A running larder begins a new epoch by itself.
-    let parts = missing
-        .parts
-        .into_iter()
-        .filter(|part| *part != Part::Epoch);
+    let parts = parts.into_iter();
     let parts = parts.map(|part| in_schema(part.lack().to_owned(), part.sql()));
     let mut lacks: Vec<Lack> = parts.collect();
-    if !missing.triggers.functions.is_empty() {
+    if !triggers.functions.is_empty() {
         lacks.push(in_schema(
             "functions that the triggers of these resources call are missing or differ".to_owned(),
-            missing.triggers.functions + &need_sql(loggers, config.retention),
+            triggers.functions + &need_sql(loggers, config.retention),
         ));
     }
-    let tables = missing.triggers.tables.into_iter();
+    let tables = triggers.tables.into_iter();
     lacks.extend(tables.map(|lacking| Lack {
         object: lacking.table.to_string(),
         reason: "triggers of larder are missing, disabled or differ, so changes of this table are not noticed"

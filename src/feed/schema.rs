@@ -103,7 +103,7 @@ impl Part {
         }
     }
 
-    /// That it is missing, as a sentence.
+    /// That it is missing, as the reason of a finding.
     pub(super) fn lack(self) -> &'static str {
         match self {
             Self::Schema { older: true } => "schema larder is of an older version of larder",
@@ -134,6 +134,20 @@ impl Part {
 
 /// The parts that are missing or damaged. [`Part::Answers`] only counts if `answers` is true.
 pub(super) async fn missing(
+    connection: &mut PgConnection,
+    answers: bool,
+) -> Result<Vec<Part>, SourceError> {
+    let mut parts = missing_objects(&mut *connection, answers).await?;
+    let has_log = !parts.iter().any(|part| matches!(part, Part::Log { .. }));
+    // Creating the log begins an epoch as well.
+    if has_log && (!parts.is_empty() || !is_epoch_valid(connection).await?) {
+        parts.push(Part::Epoch);
+    }
+    Ok(parts)
+}
+
+/// The same without [`Part::Epoch`], for which the tables are read.
+pub(super) async fn missing_objects(
     connection: &mut PgConnection,
     answers: bool,
 ) -> Result<Vec<Part>, SourceError> {
@@ -171,10 +185,6 @@ pub(super) async fn missing(
     let is_current = |(_, found): &(String, String)| found.contains(ANSWER_COLUMNS);
     if answers && !description("answer").is_some_and(is_current) {
         parts.push(Part::Answers);
-    }
-    // Creating the log begins an epoch as well.
-    if log == Some(LOG_DESCRIPTION) && (!parts.is_empty() || !is_epoch_valid(connection).await?) {
-        parts.push(Part::Epoch);
     }
     Ok(parts)
 }

@@ -5,6 +5,9 @@ use bytesize::ByteSize;
 use crate::check::report::{Report, file_and_line, in_line};
 use crate::check::{Finding, Severity};
 
+/// A longer statement is not shown.
+const LINES_MAX: usize = 12;
+
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::new();
     for finding in report.findings() {
@@ -65,6 +68,11 @@ fn add(text: &mut String, finding: &Finding) {
         text.push_str("  unproven: no hypothetical index was tried\n");
     }
     for remedy in &finding.remedies {
+        let lines = remedy.sql.lines().count();
+        if lines > LINES_MAX {
+            text.push_str(&format!("  {lines} lines of SQL: see --format sql\n"));
+            continue;
+        }
         for line in remedy.sql.lines() {
             text.push_str(&format!("  {line}\n"));
         }

@@ -175,14 +175,14 @@ fn fitting(resources: &[CheckedResource]) -> Vec<&Resource> {
 }
 
 /// What of larder's is not installed.
-pub(in crate::feed) struct Missing {
+pub(super) struct Missing {
     /// In the order in which they are created.
-    pub(in crate::feed) parts: Vec<Part>,
-    pub(in crate::feed) triggers: MissingTriggers,
+    pub(super) parts: Vec<Part>,
+    pub(super) triggers: MissingTriggers,
 }
 
 impl Missing {
-    pub(in crate::feed) async fn read(
+    pub(super) async fn read(
         connection: &mut PgConnection,
         loggers: &[Logger],
         answers: bool,

@@ -16,8 +16,8 @@ use sqlx::{AssertSqlSafe, Connection, Row};
 
 use crate::resource::catalogue::Catalogue;
 use crate::resource::condition::{AcceptedCondition, CONDITIONAL_ROW, Condition, WrittenCondition};
-use crate::source::SourceError;
 use crate::source::catalogue::condition_tree::{ConditionTree, ROW_ONLY_IF_IMMUTABLE};
+use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
 
 /// The statement that grants what creating a temporary table needs, and whether larder's role lacks it.
 const GRANT_SQL: &str = "\
@@ -150,7 +150,11 @@ pub async fn plan_conditions(
         let text = format!("{}\n", written.text);
         let explain = format!("explain select from {} where ({text})", table.name.sql());
         let mut attempt = connection.begin().await?;
-        let planned = run(&mut attempt, &explain).await;
+        let planned = match run(&mut attempt, &explain).await {
+            // Without rights on the table nothing can be said of it.
+            Err(SourceError::Refused { code, .. }) if code == INSUFFICIENT_PRIVILEGE => Ok(()),
+            planned => planned,
+        };
         attempt.rollback().await?;
         let outcome = match planned {
             Ok(()) => {
