@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::resource::catalogue::TableName;
+use crate::resource::definition::Place;
 
 /// Tables with their indexes, and what their statistics are worth.
 #[derive(Clone, Debug, Default)]
@@ -22,8 +23,8 @@ pub struct TableFacts {
     pub name: TableName,
     /// `pg_class.relkind`.
     pub kind: char,
-    /// The configuration names it, or a table that it is a part of. Other tables only refer to such a table.
-    pub is_configured: bool,
+    /// What of the configuration names it, or a table that it is a part of. Other tables only refer to such a table.
+    pub place: Option<Place>,
     /// Rows as the statistics count them.
     pub live_rows: i64,
     /// Rows that are deleted or replaced, and not removed yet.

@@ -18,15 +18,18 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in &facts.tables {
         let indexes = table.indexes.iter();
-        findings.extend(indexes.filter(|index| is_broken(index)).map(invalid));
-        if !table.is_configured {
-            continue;
+        let broken = indexes.filter(|index| is_broken(index));
+        let mut of_table: Vec<Finding> = broken.map(invalid).collect();
+        if table.place.is_some() {
+            let mut dropped = BTreeSet::new();
+            of_table.extend(duplicates(table, &mut dropped));
+            of_table.extend(prefixes(table, &mut dropped));
+            of_table.extend(unused(facts, table, &dropped));
         }
-        let mut dropped = BTreeSet::new();
-        let mut drops = duplicates(table, &mut dropped);
-        drops.extend(prefixes(table, &mut dropped));
-        drops.extend(unused(facts, table, &dropped));
-        findings.extend(drops);
+        findings.extend(of_table.into_iter().map(|finding| Finding {
+            place: table.place.clone(),
+            ..finding
+        }));
     }
     findings
 }

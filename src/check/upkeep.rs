@@ -26,7 +26,7 @@ pub struct ChangeLogFacts {
 /// The findings about tables.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
     let tables = facts.tables.iter();
-    let tables = tables.filter(|table| table.is_configured && matches!(table.kind, 'r' | 'm'));
+    let tables = tables.filter(|table| table.place.is_some() && matches!(table.kind, 'r' | 'm'));
     tables.flat_map(of_table).collect()
 }
 
@@ -59,13 +59,11 @@ fn of_table(table: &TableFacts) -> Vec<Finding> {
             lock: MAINTENANCE,
         };
         let object = table.name.to_string();
-        findings.push(finding(
-            Rule::Upkeep,
-            Severity::Info,
-            object,
-            reason,
-            remedy,
-        ));
+        let finding = finding(Rule::Upkeep, Severity::Info, object, reason, remedy);
+        findings.push(Finding {
+            place: table.place.clone(),
+            ..finding
+        });
     };
     if !table.is_analysed && table.live_rows >= ROWS_MIN {
         add(
@@ -123,6 +121,7 @@ fn finding(
 mod tests {
     use super::*;
     use crate::resource::catalogue::TableName;
+    use crate::resource::definition::Place;
 
     fn table() -> TableFacts {
         TableFacts {
@@ -132,7 +131,11 @@ mod tests {
                 name: "t".to_owned(),
             },
             kind: 'r',
-            is_configured: true,
+            place: Some(Place {
+                origin: "larder.toml".into(),
+                line: 1,
+                key: "resource[0]".to_owned(),
+            }),
             live_rows: 10_000,
             dead_rows: 0,
             updates: 0,
@@ -200,7 +203,7 @@ mod tests {
         }
         let foreign = |table: &mut TableFacts| {
             neglect(table);
-            table.is_configured = false;
+            table.place = None;
         };
         assert_eq!(sql(foreign), [""; 0]);
     }

@@ -3,6 +3,7 @@
 //!
 //! All facts are read in one transaction that is read only, so a check writes nothing and locks no writer out.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 
 use anyhow::{Context, bail};
@@ -10,13 +11,15 @@ use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
 use crate::check::report::{Report, Unchecked};
-use crate::check::{Finding, Ignored, Remedy, Rule, Severity};
+use crate::check::{Finding, Ignored, Remedy, Rule, Severity, indexes, upkeep};
 use crate::cli::{CheckArgs, FailOn};
 use crate::commands::install::with_database;
 use crate::config::{Config, ConfigError};
+use crate::feed::backlog::read_change_log;
 use crate::feed::inspect::{Inspected, Lack, inspect};
 use crate::resource::definition::{Mistake, Place};
 use crate::source::SourceError;
+use crate::source::facts::read_facts;
 use crate::source::plans::check_plans;
 use crate::source::session::Database;
 
@@ -164,7 +167,51 @@ async fn read(
             place: unchecked.place,
             reason: unchecked.reason,
         }));
+    let mut named = BTreeMap::new();
+    for resource in &inspected.resources {
+        for table in resource.tables() {
+            let place = || resource.place.clone();
+            named.entry(table.oid).or_insert_with(place);
+        }
+    }
+    let reading = async |connection: &mut PgConnection| read_facts(connection, &named).await;
+    if let Some(facts) = attempt(transaction, report, "tables and indexes", reading).await? {
+        report.add(indexes::findings(&facts));
+        report.add(upkeep::findings(&facts));
+    }
+    let log = attempt(transaction, report, "the change log", read_change_log).await?;
+    report.add(log.flatten().and_then(upkeep::change_log));
     Ok(inspected.mistakes)
+}
+
+/// What `read` returns, which runs under a savepoint. If PostgreSQL refuses it or it takes too long, that ends nothing else.
+///
+/// # Errors
+/// If the connection fails.
+async fn attempt<T>(
+    transaction: &mut PgConnection,
+    report: &mut Report,
+    name: &str,
+    read: impl AsyncFnOnce(&mut PgConnection) -> Result<T, SourceError>,
+) -> Result<Option<T>, SourceError> {
+    let mut savepoint = transaction.begin().await?;
+    let outcome = read(&mut savepoint).await;
+    match outcome {
+        Ok(read) => {
+            savepoint.commit().await?;
+            Ok(Some(read))
+        }
+        Err(error) if error.is_connection_error() => Err(error),
+        Err(error) => {
+            savepoint.rollback().await?;
+            report.unchecked.push(Unchecked {
+                name: name.to_owned(),
+                place: None,
+                reason: error.to_string(),
+            });
+            Ok(None)
+        }
+    }
 }
 
 fn unfit(mistake: &Mistake) -> Finding {

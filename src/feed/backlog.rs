@@ -4,6 +4,7 @@ use serde::Serialize;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
+use crate::check::upkeep::{CHANGE_LOG_ROWS_MAX, ChangeLogFacts};
 use crate::source::SourceError;
 
 /// The length of the log at one moment.
@@ -59,6 +60,42 @@ const BACKLOG_SQL: &str = "\
         union all select null, gid, extract(epoch from clock_timestamp() - prepared)::float8 \
         from pg_prepared_xacts where database = current_database()) o \
       where age is not null order by age desc limit 1) t on true";
+
+/// A larder that was not seen for an hour has no row in the log any more that `larder.prune()` would keep for it.
+const CHANGE_LOG_SQL: &str = "\
+    select (select count(*) from (select from larder.change limit $1) c) as rows, \
+      exists (select from larder.node where seen_at > now() - interval '1 hour') as has_live_node";
+
+/// Whether the log exists, and whether larder's role may read it.
+const CHANGE_LOG_READABLE_SQL: &str = "\
+    select bool_and(has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')) \
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+    where n.nspname = 'larder' and c.relname in ('change', 'node') and c.relkind = 'r' having count(*) = 2";
+
+/// What is known of the log; `None` if there is none, or larder's role may not read it.
+///
+/// # Errors
+/// Those of the statements.
+pub async fn read_change_log(
+    connection: &mut PgConnection,
+) -> Result<Option<ChangeLogFacts>, SourceError> {
+    let is_readable: Option<bool> = sqlx::query_scalar(CHANGE_LOG_READABLE_SQL)
+        .persistent(false)
+        .fetch_optional(&mut *connection)
+        .await?;
+    if is_readable != Some(true) {
+        return Ok(None);
+    }
+    let row = sqlx::query(CHANGE_LOG_SQL)
+        .persistent(false)
+        .bind(CHANGE_LOG_ROWS_MAX)
+        .fetch_one(connection)
+        .await?;
+    Ok(Some(ChangeLogFacts {
+        rows: row.try_get("rows")?,
+        has_live_node: row.try_get("has_live_node")?,
+    }))
+}
 
 /// Measures the log.
 pub(super) async fn read(connection: &mut PgConnection) -> Result<Backlog, SourceError> {

@@ -2,7 +2,7 @@
 //!
 //! The number of statements does not depend on the number of tables, and none of them reads a user's table.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
@@ -10,6 +10,7 @@ use sqlx::{AssertSqlSafe, Row};
 
 use crate::check::facts::{Facts, IndexFacts, KeyColumn, TableFacts};
 use crate::resource::catalogue::TableName;
+use crate::resource::definition::Place;
 use crate::source::SourceError;
 
 /// The tables `$1` with all that are parts of them, and the tables that refer to one of these.
@@ -17,12 +18,12 @@ use crate::source::SourceError;
 /// `pg_stats` shows what the role may read; the time of the last analysis is lost with the counters. So either of them
 /// says that a table was analysed.
 const TABLES_SQL: &str = "\
-with recursive family (oid) as (select unnest($1::int8[])::oid \
-    union select i.inhrelid from family join pg_inherits i on i.inhparent = family.oid), \
+with recursive family (oid, root) as (select u.oid::oid, u.oid from unnest($1::int8[]) u (oid) \
+    union select i.inhrelid, family.root from family join pg_inherits i on i.inhparent = family.oid), \
   referring (oid) as (select k.conrelid from pg_constraint k where k.contype = 'f' and k.confrelid in (select oid from family) \
     union select i.inhrelid from referring join pg_inherits i on i.inhparent = referring.oid) \
 select c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, c.relkind::text as kind, \
-  c.oid in (select oid from family) as is_configured, \
+  (select min(f.root) from family f where f.oid = c.oid) as root, \
   coalesce(s.n_live_tup, 0) as live, coalesce(s.n_dead_tup, 0) as dead, \
   coalesce(s.n_tup_upd, 0) as updates, coalesce(s.n_tup_hot_upd, 0) as hot_updates, \
   coalesce((select o.option_value::int8 from pg_options_to_table(c.reloptions) o where o.option_name = 'fillfactor'), 100) \
@@ -70,18 +71,23 @@ select extract(epoch from now() - greatest(d.stats_reset, b.stats_reset))::float
       select from pg_replication_slots s where s.active_pid = r.pid and s.slot_type = 'logical')) as has_standby \
 from pg_stat_database d cross join pg_stat_bgwriter b where d.datname = current_database()";
 
-/// Reads the tables with these oids, those that are parts of them, and those that refer to them.
+/// Reads the tables with the oids of `named`, which say what of the configuration names them, those that are parts of them,
+/// and those that refer to them.
 ///
 /// # Errors
 /// Those of the statements.
-pub async fn read_facts(connection: &mut PgConnection, oids: &[u32]) -> Result<Facts, SourceError> {
-    let oids: Vec<i64> = oids.iter().map(|&oid| i64::from(oid)).collect();
+pub async fn read_facts(
+    connection: &mut PgConnection,
+    named: &BTreeMap<u32, Place>,
+) -> Result<Facts, SourceError> {
+    let oids: Vec<i64> = named.keys().map(|&oid| i64::from(oid)).collect();
     let rows = sqlx::query(TABLES_SQL)
         .persistent(false)
         .bind(oids)
         .fetch_all(&mut *connection)
         .await?;
-    let mut tables = rows.iter().map(table).collect::<Result<Vec<_>, _>>()?;
+    let tables = rows.iter().map(|row| table(row, named));
+    let mut tables = tables.collect::<Result<Vec<_>, _>>()?;
     let oids: Vec<i64> = tables
         .iter()
         .map(|table| i64::from(table.name.oid))
@@ -112,8 +118,10 @@ pub async fn read_facts(connection: &mut PgConnection, oids: &[u32]) -> Result<F
     })
 }
 
-fn table(row: &PgRow) -> Result<TableFacts, SourceError> {
+fn table(row: &PgRow, named: &BTreeMap<u32, Place>) -> Result<TableFacts, SourceError> {
     let kind: String = row.try_get("kind")?;
+    let root: Option<i64> = row.try_get("root")?;
+    let root = root.and_then(|root| u32::try_from(root).ok());
     let foreign_keys: Vec<String> = row.try_get("foreign_keys")?;
     let columns = |json: &String| serde_json::from_str(json).unwrap_or_default();
     Ok(TableFacts {
@@ -123,7 +131,7 @@ fn table(row: &PgRow) -> Result<TableFacts, SourceError> {
             name: row.try_get("name")?,
         },
         kind: kind.chars().next().unwrap_or(' '),
-        is_configured: row.try_get("is_configured")?,
+        place: root.and_then(|root| named.get(&root)).cloned(),
         live_rows: row.try_get("live")?,
         dead_rows: row.try_get("dead")?,
         updates: row.try_get("updates")?,

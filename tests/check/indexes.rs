@@ -1,6 +1,7 @@
 //! The rules about indexes and tables, by what PostgreSQL says about them.
 
 use larder::check::{Finding, indexes, upkeep};
+use larder::resource::definition::Place;
 use larder::source::facts::read_facts;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
@@ -22,11 +23,14 @@ async fn findings(url: &str) -> Vec<Finding> {
         .fetch_all(&mut connection)
         .await
         .unwrap();
-    let oids: Vec<u32> = oids
-        .iter()
-        .map(|&oid| u32::try_from(oid).unwrap())
-        .collect();
-    let facts = read_facts(&mut connection, &oids).await.unwrap();
+    let place = Place {
+        origin: "larder.toml".into(),
+        line: 1,
+        key: "resource[0]".to_owned(),
+    };
+    let named = oids.iter().map(|&oid| u32::try_from(oid).unwrap());
+    let named = named.map(|oid| (oid, place.clone())).collect();
+    let facts = read_facts(&mut connection, &named).await.unwrap();
     connection.close().await.unwrap();
     let mut findings = indexes::findings(&facts);
     findings.extend(upkeep::findings(&facts));

@@ -1,6 +1,7 @@
 use super::*;
 use crate::check::facts::KeyColumn;
 use crate::resource::catalogue::TableName;
+use crate::resource::definition::Place;
 
 fn column(name: &str) -> KeyColumn {
     KeyColumn {
@@ -44,7 +45,11 @@ fn facts(indexes: Vec<IndexFacts>) -> Facts {
             name: "t".to_owned(),
         },
         kind: 'r',
-        is_configured: true,
+        place: Some(Place {
+            origin: "larder.toml".into(),
+            line: 1,
+            key: "resource[0]".to_owned(),
+        }),
         live_rows: 0,
         dead_rows: 0,
         updates: 0,
@@ -230,7 +235,7 @@ fn an_index_without_scans_is_found() {
     followed.has_standby = true;
     assert_eq!(found(&followed), [""; 0]);
     let mut foreign = facts.clone();
-    foreign.tables[0].is_configured = false;
+    foreign.tables[0].place = None;
     assert_eq!(found(&foreign), [""; 0]);
 }
 
