@@ -9,6 +9,7 @@ pub mod facts;
 pub mod indexes;
 pub mod judge;
 pub mod plan;
+pub mod queries;
 pub mod question;
 pub mod report;
 pub mod table;

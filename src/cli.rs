@@ -15,6 +15,7 @@ use crate::check::Ignored;
 use crate::check::report::Format;
 use crate::config::{Environment, Sources};
 use crate::resource::definition::Tiers;
+use crate::source::plans::Hypothetical;
 use crate::telemetry::{self, LogFormat, LogLevelError, TelemetryConfig};
 
 const AFTER_HELP: &str = "\
@@ -133,6 +134,18 @@ pub struct CheckArgs {
     /// Leave out the findings of a rule, on one object or on all; can be repeated
     #[arg(long, value_name = "ID[:OBJECT]", value_parser = Ignored::parse)]
     pub ignore: Vec<Ignored>,
+    /// Also check the statements of a file, or of stdin (-); they may have $1, $2, ..., and are never run
+    #[arg(long, value_name = "FILE")]
+    pub queries: Vec<PathBuf>,
+    /// Also check the N statements of pg_stat_statements that took the most time
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "100", value_parser = clap::value_parser!(u32).range(1..=5000))]
+    pub statements: Option<u32>,
+    /// Also check the tables whose schema.name matches, with * for any characters; can be repeated
+    #[arg(long, value_name = "PATTERN")]
+    pub table: Vec<String>,
+    /// Whether the extension hypopg tries what is advised for users' statements
+    #[arg(long, value_enum, default_value_t = Hypothetical::Auto, value_name = "WHEN")]
+    pub hypothetical: Hypothetical,
     /// Print the rules and check nothing
     #[arg(long)]
     pub list: bool,

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use larder::cli::Cli;
 use larder::commands;
+use larder::commands::check::QueryErrors;
 use larder::commands::config::ConfigCommandError;
 use larder::config::{ConfigError, Environment};
 use larder::telemetry;
@@ -14,6 +15,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Wrong configuration (`EX_CONFIG` of BSD's sysexits.h).
 const EXIT_CONFIG: u8 = 78;
+
+/// Wrong usage, as clap has it.
+const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::of_process();
@@ -33,5 +37,12 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     eprintln!("larder: {error:#}");
     let misconfigured = error.is::<ConfigError>()
         || matches!(error.downcast_ref(), Some(ConfigCommandError::Config(_)));
-    ExitCode::from(if misconfigured { EXIT_CONFIG } else { 1 })
+    let misused = error.is::<QueryErrors>();
+    ExitCode::from(if misconfigured {
+        EXIT_CONFIG
+    } else if misused {
+        EXIT_USAGE
+    } else {
+        1
+    })
 }

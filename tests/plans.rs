@@ -1,6 +1,8 @@
 //! What the plans of larder's statements tell about missing indexes, against a real PostgreSQL.
 
+mod cost;
 mod near_misses;
+mod queries;
 
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ use larder::resource::definition::RowDefinition;
 use larder::resource::resolve::resolve;
 use larder::source::catalogue::conditions::read_conditions;
 use larder::source::catalogue::read_catalogue;
-use larder::source::plans::{PlanReport, check_plans};
+use larder::source::plans::{PlanOptions, PlanReport, check_plans};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::harness::cluster::TestCluster;
@@ -54,6 +56,9 @@ fn collect_tables(row: &RowDefinition, names: &mut Vec<String>) {
 }
 
 async fn resources(connection: &mut PgConnection, toml: &str) -> Vec<Arc<Resource>> {
+    if toml.is_empty() {
+        return Vec::new();
+    }
     let definitions = Config::from_toml(toml, &[]).unwrap().resources;
     let mut names = Vec::new();
     let mut conditions = Vec::new();
@@ -70,15 +75,19 @@ async fn resources(connection: &mut PgConnection, toml: &str) -> Vec<Arc<Resourc
     resources.into_iter().map(Arc::new).collect()
 }
 
+async fn report(url: &str, toml: &str) -> PlanReport {
+    report_with(url, toml, &PlanOptions::default()).await
+}
+
 /// Checks the plans of `toml` as the command does.
-pub(crate) async fn report(url: &str, toml: &str) -> PlanReport {
+async fn report_with(url: &str, toml: &str, options: &PlanOptions) -> PlanReport {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let resources = resources(&mut connection, toml).await;
     let mut transaction = connection
         .begin_with("begin isolation level repeatable read, read only")
         .await
         .unwrap();
-    let report = check_plans(&mut transaction, &resources, &[])
+    let report = check_plans(&mut transaction, &resources, options)
         .await
         .unwrap();
     transaction.rollback().await.unwrap();
@@ -102,12 +111,16 @@ fn described(finding: &Finding) -> String {
     format!("{} {}: {}", finding.rule, finding.object, sql.join(" "))
 }
 
-/// Runs the SQL of all findings, each statement alone, as `psql` does.
 async fn apply(url: &str, toml: &str) {
+    apply_all(url, &report(url, toml).await.findings).await;
+}
+
+/// Runs the SQL of all findings, each statement alone, as `psql` does.
+async fn apply_all(url: &str, findings: &[Finding]) {
     let mut connection = PgConnection::connect(url).await.unwrap();
-    for finding in report(url, toml).await.findings {
-        for remedy in finding.remedies {
-            sqlx::raw_sql(AssertSqlSafe(remedy.sql))
+    for finding in findings {
+        for remedy in &finding.remedies {
+            sqlx::raw_sql(AssertSqlSafe(remedy.sql.as_str()))
                 .execute(&mut connection)
                 .await
                 .unwrap();

@@ -23,6 +23,8 @@ pub struct ColumnTest {
     pub comparison: Comparison,
     /// The type that it is cast to before, as PostgreSQL writes it.
     pub cast: Option<String>,
+    /// It is compared with columns of other rows.
+    pub is_joined: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -184,6 +186,7 @@ fn column_test(part: &[Token], alias: &str) -> Option<ColumnTest> {
             column,
             comparison,
             cast,
+            is_joined: names_row(right),
         });
     }
     // `value = any (column)` and `'x' like column` compare no column with a value.
@@ -194,6 +197,7 @@ fn column_test(part: &[Token], alias: &str) -> Option<ColumnTest> {
         column,
         comparison,
         cast,
+        is_joined: names_row(left),
     })
 }
 
@@ -243,6 +247,11 @@ fn column_of(tokens: &[Token], alias: &str) -> Option<(String, Option<String>)> 
         }
         _ => None,
     }
+}
+
+/// Whether a value names columns.
+fn names_row(value: &[Token]) -> bool {
+    value.iter().any(|token| is_symbol(token, "."))
 }
 
 /// Whether a value names neither the row called `alias` nor a collation of its own.

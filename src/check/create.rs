@@ -79,6 +79,15 @@ impl WantedIndex {
         (remedies, total.filter(|_| !lacking.is_empty()))
     }
 
+    /// Statements that create it on each of `tables`.
+    pub fn create_on_each(&self, tables: &[&TableShape]) -> Vec<String> {
+        let columns = self.columns_sql();
+        let tables = tables.iter();
+        tables
+            .map(|table| format!("create index on {} ({columns})", table.name.sql()))
+            .collect()
+    }
+
     /// Creates it on a partitioned table and on all that is below. Returns its name.
     fn create_on_partitions(
         &self,

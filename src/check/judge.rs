@@ -1,5 +1,7 @@
 //! The rules that judge plans: missing-index, foreign-key, column-order, hash-range and like-prefix.
 
+mod users;
+
 use crate::check::create::{WantedIndex, drop_index};
 use crate::check::plan::{Plan, Scan};
 use crate::check::question::{Question, QuestionKind, Search};
@@ -15,6 +17,8 @@ pub struct Advice {
     pub table: u32,
     /// The index.
     pub index: WantedIndex,
+    /// Statements that create it on each part of the table that lacks it, for a trial.
+    pub trial: Vec<String>,
 }
 
 /// What the rules know besides plans.
@@ -45,6 +49,7 @@ impl Judge<'_> {
                     .or_else(|| self.sorted(search, alone, first));
                 advice.into_iter().collect()
             }
+            (QuestionKind::Users(statement), [plan]) => self.users(statement, plan),
             _ => Vec::new(),
         }
     }
@@ -85,7 +90,7 @@ impl Judge<'_> {
     fn sorted(&self, search: &Search, alone: &Plan, first: &Plan) -> Option<Advice> {
         let pages = self.scans(search, first);
         let is_in_order = |table: &TableShape, scan: &Scan| {
-            let is_planned = !scan.is_sorted && is_entered(table, scan, &search.columns);
+            let is_planned = scan.sort_keys.is_empty() && is_entered(table, scan, &search.columns);
             let mut indexes = table.indexes.iter();
             is_planned
                 || indexes.any(|index| index.is_ordered_by(&search.index, search.columns.len()))
@@ -174,6 +179,7 @@ impl Judge<'_> {
             },
             table: search.table.oid,
             index,
+            trial: Vec::new(),
         })
     }
 }

@@ -24,12 +24,13 @@ pub struct Scan {
     pub aliases: Vec<String>,
     /// The indexes that it uses; empty if the table is read whole.
     pub indexes: Vec<IndexUse>,
-    /// Conditions that are evaluated for rows that were read already.
+    /// Conditions that are evaluated for rows that were read already. Those of joins are among them if the rows are joined to
+    /// rows of which a condition selects some.
     pub filters: Vec<String>,
-    /// The rows are joined to rows of which a condition selects some, or to no others.
+    /// If the rows are joined to others, a condition selects some of those.
     pub is_selective: bool,
-    /// The rows are sorted after they were read.
-    pub is_sorted: bool,
+    /// What the rows are sorted by after they were read, as PostgreSQL writes it; empty if they are not sorted.
+    pub sort_keys: Vec<String>,
     /// The line of the plan, for users.
     pub line: String,
 }
@@ -117,6 +118,8 @@ struct Node {
     filter: Option<String>,
     #[serde(rename = "Join Filter")]
     join_filter: Option<String>,
+    #[serde(rename = "Sort Key", default)]
+    sort_keys: Vec<String>,
     #[serde(rename = "Total Cost")]
     cost: f64,
     #[serde(rename = "Plans", default)]
@@ -129,8 +132,9 @@ struct Above {
     /// The conditions of joins.
     join_filters: Vec<String>,
     is_partition: bool,
-    is_joined_to_all: bool,
-    is_sorted: bool,
+    sort_keys: Vec<String>,
+    /// Whether a condition selects some of the rows that the node is joined to; `None` without joins.
+    is_selective: Option<bool>,
 }
 
 impl Node {
@@ -177,8 +181,8 @@ impl Node {
             table: table.clone(),
             aliases,
             filters: own.chain(&above.join_filters).cloned().collect(),
-            is_selective: !above.is_joined_to_all,
-            is_sorted: above.is_sorted,
+            is_selective: above.is_selective.unwrap_or(true),
+            sort_keys: above.sort_keys.clone(),
             line: self.line(&indexes),
             indexes,
         })
@@ -207,30 +211,37 @@ impl Node {
 
 fn collect(node: &Node, above: &Above, scans: &mut Vec<Scan>) {
     scans.extend(node.scan(above));
-    let is_join = node.kind == "Nested Loop";
     for below in &node.plans {
         let is_subplan = matches!(below.relationship.as_deref(), Some("SubPlan" | "InitPlan"));
-        let mut of_below = if is_subplan {
+        let of_below = if is_subplan {
             Above::default()
         } else {
-            above.clone()
+            above.extended(node, below)
         };
-        if !is_subplan {
-            of_below.join_filters.extend(node.join_filter.clone());
-            of_below.is_partition |= matches!(node.kind.as_str(), "Append" | "Merge Append");
-            of_below.is_sorted |= matches!(node.kind.as_str(), "Sort" | "Incremental Sort");
-            if is_join {
-                let mut others = node
-                    .plans
-                    .iter()
-                    .filter(|other| !std::ptr::eq(*other, below));
-                of_below.is_joined_to_all |= !others.any(Node::is_selective);
-            }
+        collect(below, &of_below, scans);
+    }
+}
+
+impl Above {
+    /// The same for `below`, a node below `node`.
+    fn extended(&self, node: &Node, below: &Node) -> Self {
+        let mut above = self.clone();
+        above.is_partition |= matches!(node.kind.as_str(), "Append" | "Merge Append");
+        if matches!(node.kind.as_str(), "Sort" | "Incremental Sort") {
+            above.sort_keys.clone_from(&node.sort_keys);
         }
-        // A table of a bitmap scan has its indexes below; they are no tables.
-        if !below.kind.starts_with("Bitmap ") || below.table.is_some() {
-            collect(below, &of_below, scans);
+        let mut others = node
+            .plans
+            .iter()
+            .filter(|other| !std::ptr::eq(*other, below));
+        let is_selective = others.any(Node::is_selective);
+        if is_selective {
+            above.join_filters.extend(node.join_filter.clone());
         }
+        if node.kind == "Nested Loop" {
+            above.is_selective = Some(is_selective || above.is_selective.unwrap_or(false));
+        }
+        above
     }
 }
 
@@ -256,7 +267,7 @@ mod tests {
         };
         assert!(a.is_found_by_all(&a.indexes[0], &["x".to_owned()]));
         assert!(!a.is_found_by_all(&a.indexes[0], &["y".to_owned()]));
-        assert!(b1.indexes.is_empty() && b1.is_selective && !a.is_selective);
+        assert!(b1.indexes.is_empty() && a.filters.is_empty());
         assert_eq!(b1.filtered_by()[0].column, "a_id");
         assert_eq!(b2.indexes[0].name, "b2_y");
         assert_eq!(b2.found_by(&b2.indexes[0])[0].column, "y");

@@ -1,5 +1,8 @@
 //! What PostgreSQL is asked to plan: larder's statements, and by which columns each of them has to find rows.
 
+use std::sync::Arc;
+
+use crate::check::queries::{QueryError, position};
 use crate::check::{Rule, Severity};
 use crate::resource::catalogue::TableName;
 use crate::resource::condition::{Condition, and_sql};
@@ -41,8 +44,10 @@ pub enum PlanSettings {
     Pages,
     /// Those of the feed's passes.
     Passes,
-    /// Those of users' sessions.
+    /// Those under which the plans of users' statements show what they lack.
     Users,
+    /// Those of the session, to compare costs.
+    Unchanged,
 }
 
 /// What plans have to show.
@@ -86,10 +91,43 @@ pub struct Search {
 pub struct UserStatement {
     /// Its text, without a semicolon at its end.
     pub text: String,
-    /// The file and the line where it begins.
+    /// The file and the line where it begins; `None` if it is of no file.
     pub place: Option<Place>,
+    /// The character of the line where it begins, counted from 1.
+    pub column: usize,
     /// For users.
     pub name: String,
+}
+
+impl UserStatement {
+    /// A mistake at a character of the text, counted from 0, as one of its file; `None` if it is of no file.
+    pub fn error_at(&self, character: usize, message: &str) -> Option<QueryError> {
+        let place = self.place.as_ref()?;
+        let before: String = self.text.chars().take(character).collect();
+        let (line, column) = position(&before);
+        Some(QueryError {
+            origin: Arc::clone(&place.origin),
+            line: place.line + line - 1,
+            column: match line {
+                1 => self.column + column - 1,
+                _ => column,
+            },
+            message: message.to_owned(),
+        })
+    }
+}
+
+impl From<UserStatement> for Question {
+    fn from(statement: UserStatement) -> Self {
+        Self {
+            name: statement.name.clone(),
+            statements: vec![PlannedStatement {
+                sql: statement.text.clone(),
+                settings: PlanSettings::Users,
+            }],
+            kind: QuestionKind::Users(statement),
+        }
+    }
 }
 
 /// A foreign key, as the trigger that PostgreSQL runs for it searches the rows that refer to a deleted one.

@@ -100,6 +100,12 @@ impl TableShapes {
         tables.find(|table| table.name.schema == schema && table.name.name == name)
     }
 
+    /// The table at the top that `table` is a part of; itself, if it is part of none.
+    pub fn root<'t>(&'t self, table: &'t TableShape) -> &'t TableShape {
+        let parent = table.parent.and_then(|oid| self.tables.get(&oid));
+        parent.map_or(table, |parent| self.root(parent))
+    }
+
     /// The tables without partitions among `table` and what is below it, by name.
     pub fn leaves<'t>(&'t self, table: &'t TableShape) -> Vec<&'t TableShape> {
         let mut leaves = Vec::new();

@@ -3,6 +3,8 @@
 //!
 //! All facts are read in one transaction that is read only, so a check writes nothing and locks no writer out.
 
+mod queries;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 
@@ -10,9 +12,12 @@ use anyhow::{Context, bail};
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
+use crate::check::queries::QueryError;
 use crate::check::report::{Report, Unchecked};
 use crate::check::{Finding, Ignored, Remedy, Rule, Severity, indexes, upkeep};
 use crate::cli::{CheckArgs, FailOn};
+pub use crate::commands::check::queries::QueryErrors;
+use crate::commands::check::queries::read_queries;
 use crate::commands::install::with_database;
 use crate::config::{Config, ConfigError};
 use crate::feed::backlog::read_change_log;
@@ -20,7 +25,7 @@ use crate::feed::inspect::{Inspected, Lack, inspect};
 use crate::resource::definition::{Mistake, Place};
 use crate::source::SourceError;
 use crate::source::facts::read_facts;
-use crate::source::plans::check_plans;
+use crate::source::plans::{PlanOptions, check_plans, matching_tables};
 use crate::source::session::Database;
 
 /// The transaction in which all facts are read.
@@ -34,13 +39,19 @@ const TRIGGER_LOCK: &str = "SHARE ROW EXCLUSIVE";
 ///
 /// # Errors
 /// If something was found that `args` take for a failure, or could not be checked; [`ConfigError`] where the
-/// configuration does not fit the database; what PostgreSQL said.
+/// configuration does not fit the database; [`QueryErrors`]; what PostgreSQL said.
 pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
     if args.list {
         return write(&list());
     }
-    let (report, mistakes) =
-        with_database(config, async |database| check(config, &database).await).await?;
+    let options = PlanOptions {
+        queries: read_queries(&args.queries)?,
+        statements: args.statements.unwrap_or_default(),
+        hypothetical: args.hypothetical,
+        ..PlanOptions::default()
+    };
+    let check = async |database| check(config, &database, options, &args.table).await;
+    let (report, mistakes) = with_database(config, check).await?;
     let mut report = report;
     let ignored: Vec<Ignored> = config
         .check_ignore
@@ -80,7 +91,7 @@ pub(super) async fn warn(config: &Config, url: &str) {
     let url = config.listen_url.as_deref().unwrap_or(url);
     let checking = async {
         let database = Database::new(url, false, config.source.statement_timeout)?;
-        check(config, &database).await
+        check(config, &database, PlanOptions::default(), &[]).await
     };
     let mut report = match checking.await {
         Ok((report, _)) => report,
@@ -105,7 +116,12 @@ pub(super) async fn warn(config: &Config, url: &str) {
 }
 
 /// Checks the database. Returns the mistakes of resources that do not fit it as well.
-async fn check(config: &Config, database: &Database) -> anyhow::Result<(Report, Vec<Mistake>)> {
+async fn check(
+    config: &Config,
+    database: &Database,
+    mut options: PlanOptions,
+    patterns: &[String],
+) -> anyhow::Result<(Report, Vec<Mistake>)> {
     let mut report = Report::default();
     if let Some(reason) = database.find_pooler().await? {
         report.add([pooler("database.listen_url, else database.url", reason)]);
@@ -134,9 +150,15 @@ async fn check(config: &Config, database: &Database) -> anyhow::Result<(Report, 
         .execute(&mut *transaction)
         .await
         .map_err(SourceError::from)?;
-    let mistakes = read(config, &mut transaction, &mut report).await;
+    options.tables = matching_tables(&mut transaction, patterns).await?;
+    let read = read(config, &mut transaction, &mut report, &options).await;
     transaction.rollback().await.map_err(SourceError::from)?;
-    Ok((report, mistakes?))
+    let (mistakes, rejected) = read?;
+    if rejected.is_empty() {
+        Ok((report, mistakes))
+    } else {
+        Err(QueryErrors(rejected).into())
+    }
 }
 
 /// Adds what the rules find in the snapshot of `transaction`.
@@ -144,7 +166,8 @@ async fn read(
     config: &Config,
     transaction: &mut PgConnection,
     report: &mut Report,
-) -> Result<Vec<Mistake>, SourceError> {
+    options: &PlanOptions,
+) -> Result<(Vec<Mistake>, Vec<QueryError>), SourceError> {
     let inspected = inspect(transaction, &config.resources, &config.feed).await?;
     report.add(inspected.mistakes.iter().map(unfit));
     let not_installed = inspected.not_installed.iter();
@@ -157,23 +180,11 @@ async fn read(
         let place = place_of(&inspected, &lack.object);
         finding(Rule::Rights, lack, place, None)
     }));
-    let plans = check_plans(transaction, &inspected.resources, &[]).await?;
+    let plans = check_plans(transaction, &inspected.resources, options).await?;
     report.add(plans.findings);
-    let unchecked = plans.unchecked.into_iter();
-    report
-        .unchecked
-        .extend(unchecked.map(|unchecked| Unchecked {
-            name: unchecked.name,
-            place: unchecked.place,
-            reason: unchecked.reason,
-        }));
-    let mut named = BTreeMap::new();
-    for resource in &inspected.resources {
-        for table in resource.tables() {
-            let place = || resource.place.clone();
-            named.entry(table.oid).or_insert_with(place);
-        }
-    }
+    report.unchecked.extend(plans.unchecked);
+    report.skipped.extend(plans.skipped);
+    let named = named_tables(&inspected, &options.tables);
     let reading = async |connection: &mut PgConnection| read_facts(connection, &named).await;
     if let Some(facts) = attempt(transaction, report, "tables and indexes", reading).await? {
         report.add(indexes::findings(&facts));
@@ -181,7 +192,26 @@ async fn read(
     }
     let log = attempt(transaction, report, "the change log", read_change_log).await?;
     report.add(log.flatten().and_then(upkeep::change_log));
-    Ok(inspected.mistakes)
+    Ok((inspected.mistakes, plans.rejected))
+}
+
+/// The oids of the tables of resources and of `--table`, with what names them.
+fn named_tables(inspected: &Inspected, more: &[u32]) -> BTreeMap<u32, Place> {
+    let mut named = BTreeMap::new();
+    for resource in &inspected.resources {
+        for table in resource.tables() {
+            let place = || resource.place.clone();
+            named.entry(table.oid).or_insert_with(place);
+        }
+    }
+    for oid in more {
+        named.entry(*oid).or_insert_with(|| Place {
+            origin: "command line".into(),
+            line: 0,
+            key: "--table".to_owned(),
+        });
+    }
+    named
 }
 
 /// What `read` returns, which runs under a savepoint. If PostgreSQL refuses it or it takes too long, that ends nothing else.

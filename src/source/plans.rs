@@ -4,27 +4,38 @@
 //! one that fails or takes too long ends alone. With generic plans, without scans of whole tables and with all partitions,
 //! an empty database has the plans of a full one.
 
+mod hypothetical;
+mod patterns;
 mod references;
+mod statements;
 mod tables;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgDatabaseError, PgErrorPosition};
 use sqlx::{AssertSqlSafe, Row, raw_sql};
 
 use crate::check::Finding;
 use crate::check::judge::{Judge, findings};
 use crate::check::plan::Plan;
+use crate::check::queries::QueryError;
 use crate::check::question::{
-    PlanSettings, PlannedStatement, Question, questions, reference_question,
+    PlanSettings, PlannedStatement, Question, QuestionKind, UserStatement, questions,
+    reference_question,
 };
+use crate::check::report::{Skipped, Unchecked};
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
-use crate::resource::definition::Place;
-use crate::source::SourceError;
+use crate::source::plans::hypothetical::Trial;
+pub use crate::source::plans::patterns::matching_tables;
 use crate::source::plans::references::read_references;
+use crate::source::plans::statements::read_statements;
 use crate::source::plans::tables::read_shapes;
+use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
+
+/// What is before the text of a statement.
+const PREPARE: &str = "prepare larder_checked as";
 
 /// Since this version a B-tree keeps equal values once.
 const DEDUPLICATES_SINCE: u32 = 130_000;
@@ -37,6 +48,31 @@ const SETTINGS: &str = "set local plan_cache_mode = force_generic_plan; set loca
     set local enable_indexscan = on; set local enable_indexonlyscan = on; set local enable_nestloop = on; \
     set local enable_tidscan = on; set local max_parallel_workers_per_gather = 0; set local jit = off; ";
 
+/// What is planned besides the statements of resources.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// The oids of further tables: foreign keys that reference them are checked, too.
+    pub tables: Vec<u32>,
+    /// Statements of files.
+    pub queries: Vec<UserStatement>,
+    /// So many of the statements that took the most time, from pg_stat_statements; 0: none.
+    pub statements: u32,
+    /// Whether advice about users' statements is tried with hypothetical indexes.
+    pub hypothetical: Hypothetical,
+}
+
+/// Whether advice about users' statements is tried with hypothetical indexes of the extension hypopg.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Hypothetical {
+    /// If the extension is there.
+    #[default]
+    Auto,
+    /// Always; without the extension the check is not complete.
+    On,
+    /// Never.
+    Off,
+}
+
 /// What the plans have shown.
 #[derive(Clone, Debug, Default)]
 pub struct PlanReport {
@@ -44,20 +80,14 @@ pub struct PlanReport {
     pub findings: Vec<Finding>,
     /// What could not be checked.
     pub unchecked: Vec<Unchecked>,
+    /// What larder's role may not see.
+    pub skipped: Vec<Skipped>,
+    /// Statements of files that PostgreSQL does not accept.
+    pub rejected: Vec<QueryError>,
 }
 
-/// A statement that PostgreSQL did not plan.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unchecked {
-    /// What the statement does.
-    pub name: String,
-    /// What leads to it.
-    pub place: Option<Place>,
-    /// What PostgreSQL said.
-    pub reason: String,
-}
-
-/// Plans the statements of `resources`, and the searches behind foreign keys that reference their tables or `tables`.
+/// Plans the statements of `resources`, and the searches behind foreign keys that reference their tables, and what `options`
+/// name.
 ///
 /// `connection` has to be in a transaction; it is left with the settings that it had.
 ///
@@ -66,42 +96,77 @@ pub struct Unchecked {
 pub async fn check_plans(
     connection: &mut PgConnection,
     resources: &[Arc<Resource>],
-    tables: &[u32],
+    options: &PlanOptions,
 ) -> Result<PlanReport, SourceError> {
-    let mut asked: Vec<Question> = resources
-        .iter()
+    let mut report = PlanReport::default();
+    let path = read_search_path(connection).await?;
+    let resources_asked = resources.iter();
+    let mut asked: Vec<Question> = resources_asked
         .flat_map(|resource| questions(resource))
         .collect();
-    asked.extend(reference_questions(connection, resources, tables).await?);
-    let mut report = PlanReport::default();
+    asked.extend(reference_questions(connection, resources, &options.tables).await?);
+    asked.extend(options.queries.iter().cloned().map(Question::from));
+    if options.statements > 0 {
+        let dearest = read_statements(connection, options.statements, &mut report).await?;
+        asked.extend(dearest.into_iter().map(Question::from));
+    }
     let mut answered = Vec::new();
     for question in asked {
-        match plan_all(connection, &question).await? {
+        match plan_all(connection, &question, &path).await? {
             Ok(plans) => answered.push((question, plans)),
-            Err(reason) => report.unchecked.push(Unchecked {
-                name: question.name,
-                place: None,
-                reason,
-            }),
+            Err(refusal) => report.add_refusal(question, &refusal),
         }
     }
-    let scanned: BTreeSet<(String, String)> = answered
-        .iter()
-        .flat_map(|(_, plans)| plans)
-        .flat_map(|plan| &plan.scans)
-        .map(|scan| (scan.schema.clone(), scan.table.clone()))
-        .collect();
-    let shapes = read_shapes(connection, &scanned).await?;
+    let shapes = read_shapes(connection, &scanned_tables(&answered)).await?;
     let version = connection.server_version_num().unwrap_or_default();
     let judge = Judge {
         shapes: &shapes,
         deduplicates: version >= DEDUPLICATES_SINCE,
     };
-    let advice = answered
-        .iter()
-        .flat_map(|(question, plans)| judge.advice(question, plans));
-    report.findings = findings(advice.collect());
+    let trial = Trial::find(connection, options.hypothetical, &path, &mut report).await?;
+    let mut advice = Vec::new();
+    for (question, plans) in &answered {
+        let given = judge.advice(question, plans);
+        match (&question.kind, &trial) {
+            (QuestionKind::Users(statement), Some(trial)) => {
+                advice.extend(trial.proven(connection, &statement.text, given).await?);
+            }
+            _ => advice.extend(given),
+        }
+    }
+    report.findings = findings(advice);
     Ok(report)
+}
+
+/// The schemas and names of the tables that plans read.
+fn scanned_tables(answered: &[(Question, Vec<Plan>)]) -> BTreeSet<(String, String)> {
+    let plans = answered.iter().flat_map(|(_, plans)| plans);
+    let scans = plans.flat_map(|plan| &plan.scans);
+    scans
+        .map(|scan| (scan.schema.clone(), scan.table.clone()))
+        .collect()
+}
+
+impl PlanReport {
+    fn add_refusal(&mut self, question: Question, refusal: &Refusal) {
+        let statement = match question.kind {
+            QuestionKind::Users(statement) => Some(statement),
+            _ => None,
+        };
+        let rejected = statement
+            .as_ref()
+            .filter(|_| refusal.is_of_statement)
+            .and_then(|statement| statement.error_at(refusal.place, &refusal.message));
+        if let Some(rejected) = rejected {
+            self.rejected.push(rejected);
+            return;
+        }
+        self.unchecked.push(Unchecked {
+            name: question.name,
+            place: statement.and_then(|statement| statement.place),
+            reason: refusal.message.clone(),
+        });
+    }
 }
 
 async fn reference_questions(
@@ -129,14 +194,70 @@ async fn reference_questions(
     Ok(questions.collect())
 }
 
+/// The search path of the role in the database. larder's own connections have another one.
+#[derive(Clone, Debug)]
+struct SearchPath(String);
+
+/// Reads it. A setting of a role in a database comes before one of the role, and that before one of the database.
+async fn read_search_path(connection: &mut PgConnection) -> Result<SearchPath, SourceError> {
+    let path: Option<String> = sqlx::query_scalar(
+        "select substring(c from 13) from pg_db_role_setting s cross join unnest(s.setconfig) c \
+         where c like 'search\\_path=%' and s.setdatabase in (0, (select oid from pg_database where datname = current_database())) \
+           and s.setrole in (0, (select oid from pg_roles where rolname = current_user)) \
+         order by s.setrole <> 0 desc, s.setdatabase <> 0 desc limit 1",
+    )
+    .persistent(false)
+    .fetch_optional(connection)
+    .await?;
+    let path = path.unwrap_or_else(|| "\"$user\", public".to_owned());
+    Ok(SearchPath(path))
+}
+
+/// Why PostgreSQL does not plan a statement.
+#[derive(Clone, Debug)]
+struct Refusal {
+    message: String,
+    /// The statement is wrong, or names what does not exist.
+    is_of_statement: bool,
+    /// The character of the statement that is wrong, counted from 0.
+    place: usize,
+}
+
+impl Refusal {
+    fn of(error: &sqlx::Error) -> Self {
+        let error = error.as_database_error();
+        let error = error.and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+        let Some(error) = error else {
+            return Self {
+                message: "PostgreSQL's response was not understood".to_owned(),
+                is_of_statement: false,
+                place: 0,
+            };
+        };
+        let place = match error.position() {
+            Some(PgErrorPosition::Original(place)) => place.saturating_sub(PREPARE.len() + 2),
+            _ => 0,
+        };
+        // Syntax errors and access rule violations (PostgreSQL manual, appendix A), without missing privileges.
+        let is_of_statement =
+            error.code().starts_with("42") && error.code() != INSUFFICIENT_PRIVILEGE;
+        Self {
+            message: error.message().to_owned(),
+            is_of_statement,
+            place,
+        }
+    }
+}
+
 /// The plans of a question's statements, or why PostgreSQL makes none.
 async fn plan_all(
     connection: &mut PgConnection,
     question: &Question,
-) -> Result<Result<Vec<Plan>, String>, SourceError> {
+    path: &SearchPath,
+) -> Result<Result<Vec<Plan>, Refusal>, SourceError> {
     let mut plans = Vec::with_capacity(question.statements.len());
     for statement in &question.statements {
-        match plan(connection, statement).await? {
+        match plan(connection, statement, path).await? {
             Ok(plan) => plans.push(plan),
             Err(reason) => return Ok(Err(reason)),
         }
@@ -151,8 +272,9 @@ async fn plan_all(
 async fn plan(
     connection: &mut PgConnection,
     statement: &PlannedStatement,
-) -> Result<Result<Plan, String>, SourceError> {
-    let prepared = prepare(connection, statement).await;
+    path: &SearchPath,
+) -> Result<Result<Plan, Refusal>, SourceError> {
+    let prepared = prepare(connection, statement, path).await;
     // A prepared statement outlives the savepoint.
     let (explained, deallocate) = match prepared {
         Ok(()) => (explain(connection).await, "deallocate larder_checked; "),
@@ -164,29 +286,47 @@ async fn plan(
     raw_sql(AssertSqlSafe(end))
         .execute(&mut *connection)
         .await?;
-    match explained.map_err(SourceError::from) {
-        Ok(json) => Ok(Plan::parse(&json).ok_or_else(|| "its plan was not understood".to_owned())),
-        Err(error) if error.is_connection_error() => Err(error),
-        Err(error) => Ok(Err(error.to_string())),
-    }
+    let json = match explained {
+        Ok(json) => json,
+        Err(error) => return Ok(Err(Refusal::of(&error))),
+    };
+    Ok(Plan::parse(&json).ok_or_else(|| Refusal {
+        message: "its plan was not understood".to_owned(),
+        is_of_statement: false,
+        place: 0,
+    }))
 }
 
-async fn prepare(connection: &mut PgConnection, statement: &PlannedStatement) -> sqlx::Result<()> {
-    let own = match statement.settings {
-        PlanSettings::Passes => "set local enable_bitmapscan = off; ",
-        PlanSettings::Pages => "set local enable_sort = off; ",
-        PlanSettings::Documents | PlanSettings::Users => "",
+async fn prepare(
+    connection: &mut PgConnection,
+    statement: &PlannedStatement,
+    path: &SearchPath,
+) -> sqlx::Result<()> {
+    let (common, own) = match statement.settings {
+        PlanSettings::Passes => (SETTINGS, "set local enable_bitmapscan = off; "),
+        PlanSettings::Pages => (SETTINGS, "set local enable_sort = off; "),
+        PlanSettings::Documents | PlanSettings::Users => (SETTINGS, ""),
+        PlanSettings::Unchanged => ("set local plan_cache_mode = force_generic_plan; ", ""),
     };
     let path = match statement.settings {
-        PlanSettings::Users => "",
-        _ => "set local search_path = pg_catalog; ",
+        PlanSettings::Users | PlanSettings::Unchanged => path.0.as_str(),
+        _ => "pg_catalog",
     };
+    // A statement that fails must not have begun the savepoint that it is rolled back to.
     raw_sql("savepoint larder_checked")
         .execute(&mut *connection)
         .await?;
-    let sql = &statement.sql;
-    let prepare = format!("{SETTINGS}{own}{path}prepare larder_checked as {sql}");
-    raw_sql(AssertSqlSafe(prepare)).execute(connection).await?;
+    raw_sql(AssertSqlSafe(format!(
+        "{common}{own}set local search_path = {path}"
+    )))
+    .execute(&mut *connection)
+    .await?;
+    // The extended protocol refuses several statements in one text.
+    let prepare = format!("{PREPARE} {}", statement.sql);
+    sqlx::query(AssertSqlSafe(prepare))
+        .persistent(false)
+        .execute(connection)
+        .await?;
     Ok(())
 }
 

@@ -1,0 +1,261 @@
+//! The rules about users' statements. What their plans do not show in an understood form gives no advice.
+
+use crate::check::condition::{ColumnTest, Comparison};
+use crate::check::create::WantedIndex;
+use crate::check::judge::{Advice, Judge, drop_obsolete};
+use crate::check::plan::{Plan, Scan};
+use crate::check::question::UserStatement;
+use crate::check::table::{IndexShape, TableShape};
+use crate::check::{Finding, Rule, Severity};
+
+/// What a scan of one table or partition asks for.
+struct Wish<'p> {
+    rule: Rule,
+    index: WantedIndex,
+    why: String,
+    scan: &'p Scan,
+    /// The index whose columns stand in the wrong order.
+    obsolete: Option<String>,
+}
+
+impl Judge<'_> {
+    /// What the plan of a statement of users shows. Nothing of it is proven.
+    pub(super) fn users(&self, statement: &UserStatement, plan: &Plan) -> Vec<Advice> {
+        let mut wishes: Vec<(&TableShape, Vec<&TableShape>, Wish<'_>)> = Vec::new();
+        for scan in &plan.scans {
+            let Some(table) = self.shapes.named(&scan.schema, &scan.table) else {
+                continue;
+            };
+            let Some(wish) = wish(table, scan) else {
+                continue;
+            };
+            let root = self.shapes.root(table);
+            let same = wishes
+                .iter_mut()
+                .find(|(known, _, other)| known.name == root.name && other.index == wish.index);
+            match same {
+                Some((_, lacking, _)) if lacking.iter().any(|known| known.name == table.name) => {}
+                Some((_, lacking, _)) => lacking.push(table),
+                None => wishes.push((root, vec![table], wish)),
+            }
+        }
+        let advice = wishes
+            .into_iter()
+            .map(|(root, lacking, wish)| self.wished(statement, root, &lacking, wish));
+        advice.collect()
+    }
+
+    fn wished(
+        &self,
+        statement: &UserStatement,
+        table: &TableShape,
+        lacking: &[&TableShape],
+        wish: Wish<'_>,
+    ) -> Advice {
+        let (remedies, cost) = wish
+            .index
+            .create(self.shapes, table, lacking, self.deduplicates);
+        let severity = match wish.rule {
+            Rule::LikePrefix => Severity::Info,
+            _ => Severity::Warning,
+        };
+        let mut advice = Advice {
+            finding: Finding {
+                rule: wish.rule,
+                severity,
+                object: table.name.to_string(),
+                place: statement.place.clone(),
+                reason: format!("{} reads {} {}", statement.name, table.name, wish.why),
+                plan_line: Some(wish.scan.line.clone()),
+                remedies,
+                cost,
+                is_unproven: true,
+            },
+            table: table.name.oid,
+            trial: wish.index.create_on_each(lacking),
+            index: wish.index,
+        };
+        let obsolete = lacking.iter().filter_map(|table| {
+            let name = wish.obsolete.as_ref()?;
+            Some((*table, table.index(name)?))
+        });
+        drop_obsolete(&mut advice, &obsolete.collect::<Vec<_>>());
+        advice
+    }
+}
+
+fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
+    let mut entered = false;
+    for used in &scan.indexes {
+        let tests = scan.found_by(used);
+        let index = table.index(&used.name)?;
+        if let Some(wish) = reordered(scan, index, &tests) {
+            return Some(wish);
+        }
+        let first = index.columns.first()?;
+        let is_ordered = matches!(index.method.as_str(), "btree" | "hash");
+        let is_understood = is_ordered && !tests.is_empty();
+        entered |= used.condition.is_some() && !is_understood
+            || tests
+                .iter()
+                .any(|test| Some(&test.column) == first.column.as_ref());
+    }
+    if entered {
+        return None;
+    }
+    let found = scan.indexes.iter().flat_map(|used| scan.found_by(used));
+    let mut tests: Vec<ColumnTest> = scan.filtered_by().into_iter().chain(found).collect();
+    tests.retain(|test| is_comparable(table, test) && (scan.is_selective || !test.is_joined));
+    let of = |comparison| {
+        let mut columns: Vec<&String> = Vec::new();
+        let wanted = tests.iter().filter(|test| test.comparison == comparison);
+        for test in wanted {
+            if !columns.contains(&&test.column) {
+                columns.push(&test.column);
+            }
+        }
+        columns
+    };
+    let (equal, range) = (of(Comparison::Equal), of(Comparison::Range));
+    let like = of(Comparison::LikePrefix);
+    let first_range = range.iter().find(|column| !equal.contains(column));
+    let columns: Vec<String> = equal.iter().chain(first_range).copied().cloned().collect();
+    match (columns.as_slice(), like.as_slice()) {
+        ([], []) => sorted_by_hashed(table, scan),
+        ([], [column, ..]) => Some(like_prefix(table, scan, column)),
+        ([column], _) if equal.is_empty() && is_hashed(table, column) => Some(Wish {
+            rule: Rule::HashRange,
+            why: format!("whole: its hash index on {column} has no order"),
+            index: WantedIndex::of(&columns),
+            scan,
+            obsolete: None,
+        }),
+        _ if table
+            .indexes
+            .iter()
+            .any(|index| index.begins_with(&columns)) =>
+        {
+            None
+        }
+        _ => Some(Wish {
+            rule: Rule::MissingIndex,
+            why: format!("whole, since no index begins with ({})", columns.join(", ")),
+            index: WantedIndex::of(&columns),
+            scan,
+            obsolete: None,
+        }),
+    }
+}
+
+/// Whether a B-tree on the column can serve a test. A cast of a `varchar` to `text` changes nothing; others may.
+fn is_comparable(table: &TableShape, test: &ColumnTest) -> bool {
+    let Some(column) = table.column(&test.column) else {
+        return false;
+    };
+    let is_same = match test.cast.as_deref() {
+        None => true,
+        Some("text") => matches!(column.base_type.as_str(), "varchar" | "text"),
+        Some(_) => false,
+    };
+    is_same && column.is_ordered
+}
+
+/// The wish to have the columns that are compared by `=` before the one of a range.
+fn reordered<'p>(scan: &'p Scan, index: &IndexShape, tests: &[ColumnTest]) -> Option<Wish<'p>> {
+    let is = |name: &String, comparison| {
+        let mut tests = tests.iter();
+        tests.any(|test| test.column == *name && test.comparison == comparison)
+    };
+    let names = index.columns.iter().map(|column| column.column.as_ref());
+    let names: Vec<&String> = names.collect::<Option<_>>()?;
+    let (first, rest) = names.split_first()?;
+    let is_range = is(first, Comparison::Range) && !is(first, Comparison::Equal);
+    let equal = rest.iter().filter(|name| is(name, Comparison::Equal));
+    let mut columns: Vec<String> = equal.map(|name| (*name).clone()).collect();
+    if !is_range || columns.is_empty() || index.method != "btree" {
+        return None;
+    }
+    columns.push((*first).clone());
+    Some(Wish {
+        rule: Rule::ColumnOrder,
+        why: format!(
+            "by index {}, which has the range of {first} before what is compared by =, so all of the range is read",
+            index.name
+        ),
+        index: WantedIndex::of(&columns),
+        scan,
+        obsolete: Some(index.name.clone()),
+    })
+}
+
+fn is_hashed(table: &TableShape, column: &str) -> bool {
+    table.indexes.iter().any(|index| {
+        let first = index
+            .columns
+            .first()
+            .and_then(|first| first.column.as_ref());
+        index.method == "hash" && index.is_valid && first.is_some_and(|first| first == column)
+    })
+}
+
+fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Wish<'p> {
+    let shape = table.column(column);
+    let is_in_byte_order = shape.is_some_and(|shape| shape.is_in_byte_order);
+    let class = match shape.map(|shape| shape.base_type.as_str()) {
+        _ if is_in_byte_order => None,
+        Some("bpchar") => Some("bpchar_pattern_ops"),
+        Some("varchar") => Some("varchar_pattern_ops"),
+        _ => Some("text_pattern_ops"),
+    };
+    let (rule, why) = if is_hashed(table, column) {
+        (
+            Rule::HashRange,
+            format!("whole: its hash index on {column} has no order"),
+        )
+    } else if is_in_byte_order {
+        (
+            Rule::MissingIndex,
+            format!("whole, since no index begins with ({column})"),
+        )
+    } else {
+        (
+            Rule::LikePrefix,
+            format!(
+                "whole: in the collation of {column}, no index with default operator class finds texts by how they begin"
+            ),
+        )
+    };
+    Wish {
+        rule,
+        why,
+        index: WantedIndex {
+            columns: vec![column.clone()],
+            operator_class: class,
+        },
+        scan,
+        obsolete: None,
+    }
+}
+
+/// The wish for a B-tree on a column that all rows are sorted by, and that has a hash index.
+fn sorted_by_hashed<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
+    let first = scan.sort_keys.first()?;
+    let column = table.columns.iter().find(|column| {
+        let mut aliases = scan.aliases.iter();
+        let is_named = |alias: &String| {
+            let name = first.strip_suffix(" DESC").unwrap_or(first);
+            name.split_once('.') == Some((alias, &column.name))
+        };
+        aliases.any(is_named) && is_hashed(table, &column.name)
+    })?;
+    Some(Wish {
+        rule: Rule::HashRange,
+        why: format!(
+            "whole and sorts it: its hash index on {} has no order",
+            column.name
+        ),
+        index: WantedIndex::of(std::slice::from_ref(&column.name)),
+        scan,
+        obsolete: None,
+    })
+}

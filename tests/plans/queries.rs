@@ -1,0 +1,200 @@
+//! Users' statements: what a file asks for, what it does not, and what is wrong with it.
+
+use larder::check::queries::split;
+use larder::source::plans::{Hypothetical, PlanOptions, PlanReport};
+use sqlx::{Connection, PgConnection};
+
+use super::{apply_all, described, report_with};
+use crate::harness::cluster::TestCluster;
+use crate::harness::service::execute;
+
+const TABLES: &str = "\
+create table visit (id int primary key, day date, kind int, code int, name text collate \"und-x-icu\", \
+  plain text collate \"C\", tags int[], short varchar(10));
+create table page (visit_id int, no int, title text, primary key (no, visit_id));
+create table event (at int, kind int) partition by range (at);
+create table event_1 partition of event for values from (0) to (10);
+create table event_2 partition of event for values from (10) to (20);
+create index visit_day on visit (day, kind); create index on visit using hash (code); \
+create index on visit using gin (tags); create index on visit (lower(plain));";
+
+async fn check(url: &str, sql: &str) -> PlanReport {
+    let options = PlanOptions {
+        queries: split("q.sql", sql.as_bytes()).unwrap(),
+        hypothetical: Hypothetical::Off,
+        ..PlanOptions::default()
+    };
+    report_with(url, "", &options).await
+}
+
+const FAULTS: [(&str, &str); 11] = [
+    (
+        "select * from visit where kind = $1",
+        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"kind\");",
+    ),
+    (
+        "select * from visit where short = $1 and kind > 5",
+        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"short\", \"kind\");",
+    ),
+    (
+        "select * from visit where day >= $1 and kind = $2",
+        "column-order public.visit: create index concurrently on \"public\".\"visit\" (\"kind\", \"day\");",
+    ),
+    (
+        "select * from visit where code between 3 and 5",
+        "hash-range public.visit: create index concurrently on \"public\".\"visit\" (\"code\");",
+    ),
+    (
+        "select * from visit order by code desc limit 3",
+        "hash-range public.visit: create index concurrently on \"public\".\"visit\" (\"code\");",
+    ),
+    (
+        "select * from visit where name like 'ab%'",
+        "like-prefix public.visit: create index concurrently on \"public\".\"visit\" (\"name\" text_pattern_ops);",
+    ),
+    (
+        "select * from visit where plain like 'ab%'",
+        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"plain\");",
+    ),
+    (
+        "select * from visit join page on visit_id = visit.id where visit.id = $1",
+        "missing-index public.page: create index concurrently on \"public\".\"page\" (\"visit_id\");",
+    ),
+    (
+        "update visit set kind = 1 where name = 'x'",
+        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"name\");",
+    ),
+    (
+        "delete from page where title = $1",
+        "missing-index public.page: create index concurrently on \"public\".\"page\" (\"title\");",
+    ),
+    (
+        "select * from event where kind = $1",
+        "missing-index public.event: create index \"event_kind_idx\" on only \"public\".\"event\" (\"kind\"); \
+         create index concurrently \"event_1_kind_idx\" on \"public\".\"event_1\" (\"kind\"); \
+         alter index \"public\".\"event_kind_idx\" attach partition \"public\".\"event_1_kind_idx\"; \
+         create index concurrently \"event_2_kind_idx\" on \"public\".\"event_2\" (\"kind\"); \
+         alter index \"public\".\"event_kind_idx\" attach partition \"public\".\"event_2_kind_idx\";",
+    ),
+];
+
+const SILENT: &str = "\
+select * from visit where id = $1;
+select * from visit where day > $1;
+select * from visit where day = $1 and kind > $2;
+select * from visit where code = $1;
+select * from visit where tags @> array[1];
+select * from visit where lower(plain) = $1;
+select * from visit where lower(name) = $1;
+select * from visit where kind = $1 or code = $2;
+select * from visit where kind is null;
+select * from visit where kind <> 3;
+select * from visit where name like '%ab';
+select * from visit where name like $1;
+select * from visit where kind = code;
+select count(*) from visit;
+select * from visit order by id limit 10;
+select * from visit join page on visit_id = visit.id;
+select * from page where no = $1;
+insert into visit (id) values ($1);
+select * from pg_class where relname = 'x';
+select 1;";
+
+#[tokio::test]
+async fn statements_of_a_file_ask_for_indexes() {
+    let url = TestCluster::database().await.url;
+    for (sql, expected) in FAULTS {
+        execute(&url, "drop table if exists visit, page, event").await;
+        execute(&url, TABLES).await;
+        let report = check(&url, &format!("\n{sql};")).await;
+        let [finding] = report.findings.as_slice() else {
+            panic!("{sql}: {report:?}");
+        };
+        assert_eq!(described(finding), expected, "{sql}");
+        assert_eq!(finding.place.as_ref().unwrap().line, 2);
+        assert!(finding.is_unproven);
+        apply_all(&url, &report.findings).await;
+        let after = check(&url, sql).await;
+        assert!(after.findings.is_empty(), "{sql}: {after:?}");
+    }
+}
+
+#[tokio::test]
+async fn statements_that_ask_for_nothing_are_silent() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    let report = check(&url, SILENT).await;
+    assert!(report.findings.is_empty(), "{report:?}");
+    assert!(
+        report.unchecked.is_empty() && report.rejected.is_empty(),
+        "{report:?}"
+    );
+}
+
+#[tokio::test]
+async fn what_does_not_prepare_is_rejected_with_its_place() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    let sql = "select 1;\n  select x\n from visit;\nselect 'é', y from visit; drop table visit; commit; \nselct 1";
+    let report = check(&url, sql).await;
+    let rejected: Vec<String> = report.rejected.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        rejected,
+        [
+            "q.sql:2:10: column \"x\" does not exist",
+            "q.sql:4:13: column \"y\" does not exist",
+            "q.sql:4:27: syntax error at or near \"drop\"",
+            "q.sql:4:45: syntax error at or near \"commit\"",
+            "q.sql:5:1: syntax error at or near \"selct\"",
+        ]
+    );
+    assert!(check(&url, "select * from visit").await.rejected.is_empty());
+}
+
+/// With hypopg only advice that halves the cost is given. It is tried where the extension can be installed.
+#[tokio::test]
+async fn hypothetical_indexes_prove_advice() {
+    let url = TestCluster::database().await.url;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let is_there: bool = sqlx::query_scalar(
+        "select exists (select from pg_available_extensions where name = 'hypopg')",
+    )
+    .fetch_one(&mut connection)
+    .await
+    .unwrap();
+    connection.close().await.unwrap();
+    let mut options = PlanOptions {
+        queries: split(
+            "q.sql",
+            b"select * from t where a = 7; select * from t where b = 7",
+        )
+        .unwrap(),
+        hypothetical: Hypothetical::On,
+        ..PlanOptions::default()
+    };
+    let table = "create table t (a int, b int); insert into t select n, 7 from generate_series(1, 20000) n; analyze t";
+    execute(&url, table).await;
+    if !is_there {
+        let report = report_with(&url, "", &options).await;
+        assert!(
+            report.unchecked[0]
+                .reason
+                .contains("create extension hypopg;")
+        );
+        assert!(report.findings.iter().all(|finding| finding.is_unproven));
+        return;
+    }
+    execute(
+        &url,
+        "create schema \"odd One\"; create extension hypopg schema \"odd One\"",
+    )
+    .await;
+    for hypothetical in [Hypothetical::On, Hypothetical::Auto] {
+        options.hypothetical = hypothetical;
+        let findings = report_with(&url, "", &options).await.findings;
+        let [finding] = findings.as_slice() else {
+            panic!("{findings:?}");
+        };
+        assert!(finding.remedies[0].sql.ends_with("(\"a\");") && !finding.is_unproven);
+    }
+}
