@@ -124,7 +124,7 @@ async fn check(
 ) -> anyhow::Result<(Report, Vec<Mistake>)> {
     let mut report = Report::default();
     if let Some(reason) = database.find_pooler().await? {
-        report.add([pooler("database.listen_url, else database.url", reason)]);
+        report.add([pooler("database.listen_url, else database.url", &reason)]);
         report.unchecked.push(Unchecked {
             name: "all but the pooler".to_owned(),
             place: None,
@@ -139,7 +139,7 @@ async fn check(
     ) {
         let requests = Database::new(url, false, config.source.statement_timeout)?;
         let found = requests.find_pooler().await?;
-        report.add(found.map(|reason| pooler("database.url", reason)));
+        report.add(found.map(|reason| pooler("database.url", &reason)));
     }
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection

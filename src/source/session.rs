@@ -202,37 +202,44 @@ impl Database {
         Ok(connection)
     }
 
-    /// Why the URL leads to a pooler that does not keep a session on one server process; `None` if it does not. A second
-    /// connection that holds a transaction takes the server process that the first one has given back.
+    /// Why the URL leads to a pooler that does not keep a session on one server process; `None` if it does not.
+    ///
+    /// A pooler may refuse or drop startup parameters. Else a second connection that holds a transaction takes the server
+    /// process that the first one has given back, or keeps the first one waiting, where there is no other.
     ///
     /// # Errors
     /// As [`Database::connect`].
-    pub async fn find_pooler(&self) -> Result<Option<&'static str>, SourceError> {
-        const PROCESS: &str = "select pg_catalog.pg_backend_pid()";
+    pub async fn find_pooler(&self) -> Result<Option<String>, SourceError> {
+        match self.find_other_process().await {
+            Ok(is_other) => Ok(
+                is_other.then(|| "the server process changes between two statements".to_owned())
+            ),
+            Err(SourceError::Pooler(why)) => Ok(Some(why.to_owned())),
+            Err(SourceError::Setting {
+                name,
+                expected,
+                found,
+            }) => Ok(Some(format!(
+                "startup parameter {name} = {expected} did not reach the server, which has {found}"
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a connection loses its server process while another one holds a transaction.
+    async fn find_other_process(&self) -> Result<bool, SourceError> {
         let settings = Settings::for_feed(&[]);
-        let (mut first, process) = match self.open_direct(&settings, StepTimeout::Short).await {
-            Ok(opened) => opened,
-            Err(SourceError::Pooler(why)) => return Ok(Some(why)),
-            Err(error) => return Err(error),
-        };
-        let (mut second, _) = match self.open_direct(&settings, StepTimeout::Short).await {
-            Ok(opened) => opened,
-            Err(SourceError::Pooler(why)) => return Ok(Some(why)),
-            Err(error) => return Err(error),
-        };
-        let mut transaction = second.begin().await?;
-        let held: i32 = sqlx::query_scalar(PROCESS)
-            .persistent(false)
-            .fetch_one(&mut *transaction)
-            .await?;
-        let is_other = held == process
-            || sqlx::query_scalar::<_, i32>(PROCESS)
-                .persistent(false)
-                .fetch_one(&mut first)
-                .await?
-                != process;
-        transaction.rollback().await?;
-        Ok(is_other.then_some("the server process changes between two statements"))
+        let (mut first, process) = self.open_direct(&settings, StepTimeout::Short).await?;
+        let (mut second, _) = self.open_direct(&settings, StepTimeout::Short).await?;
+        let begun = raw_sql("begin").execute(&mut second).await;
+        begun.map_err(|error| refusal(&error, "transactions were refused"))?;
+        let is_other = server_process(&mut second).await? == process
+            || match within_connect_timeout(server_process(&mut first)).await {
+                Some(now) => now? != process,
+                None => true,
+            };
+        raw_sql("rollback").execute(&mut second).await?;
+        Ok(is_other)
     }
 
     /// Opens a connection that writes documents. It has the search path of the role or database, since triggers may
@@ -435,8 +442,13 @@ fn unavailable(error: &sqlx::Error) -> SourceError {
 
 /// The meaning of an error that the server, or a pooler before it, returned to the startup message.
 fn startup_error(error: &sqlx::Error) -> SourceError {
+    refusal(error, "startup parameters were refused")
+}
+
+/// The meaning of an error where only a pooler refuses what larder sent.
+fn refusal(error: &sqlx::Error, by_pooler: &'static str) -> SourceError {
     if has_code(error, PROTOCOL_VIOLATION) {
-        SourceError::Pooler("startup parameters were refused")
+        SourceError::Pooler(by_pooler)
     } else {
         unavailable(error)
     }
@@ -445,6 +457,14 @@ fn startup_error(error: &sqlx::Error) -> SourceError {
 fn has_code(error: &sqlx::Error, code: &str) -> bool {
     let database = error.as_database_error();
     database.is_some_and(|error| error.code().as_deref() == Some(code))
+}
+
+/// The server process that a connection has now.
+async fn server_process(connection: &mut PgConnection) -> sqlx::Result<i32> {
+    let row = raw_sql("select pg_catalog.pg_backend_pid()")
+        .fetch_one(connection)
+        .await?;
+    row.try_get(0)
 }
 
 /// Waits for a step of opening a connection for 800 ms, longer on a busy thread. Returns `None` if that was too short.
