@@ -312,15 +312,10 @@ async fn prepare(
         PlanSettings::Users | PlanSettings::Unchanged => path.0.as_str(),
         _ => "pg_catalog",
     };
-    // A statement that fails must not have begun the savepoint that it is rolled back to.
-    raw_sql("savepoint larder_checked")
+    let settings = format!("savepoint larder_checked; {common}{own}set local search_path = {path}");
+    raw_sql(AssertSqlSafe(settings))
         .execute(&mut *connection)
         .await?;
-    raw_sql(AssertSqlSafe(format!(
-        "{common}{own}set local search_path = {path}"
-    )))
-    .execute(&mut *connection)
-    .await?;
     // The extended protocol refuses several statements in one text.
     let prepare = format!("{PREPARE} {}", statement.sql);
     sqlx::query(AssertSqlSafe(prepare))
