@@ -15,6 +15,8 @@ use crate::harness::reachable_directory;
 use crate::harness::service::execute;
 use crate::harness::swapping_pooler::SwappingPooler;
 
+const SCHEMA_OF_REPORTS: &str = include_str!("../docs/check.schema.json");
+
 const SCHEMA: &str = "
     create table shop (id int primary key);
     create table parent (id int primary key, shop_id int not null references shop, gone timestamptz);
@@ -41,6 +43,9 @@ async fn check(directory: &Path, url: &str, args: &[&str]) -> (Option<i32>, Valu
     let output = run(directory, Some(url), &args).await;
     let report = serde_json::from_slice(&output.stdout);
     let report = report.unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let schema = serde_json::from_str(SCHEMA_OF_REPORTS).unwrap();
+    let schema = jsonschema::draft202012::new(&schema).unwrap();
+    assert!(schema.is_valid(&report), "{report}");
     (output.status.code(), report)
 }
 

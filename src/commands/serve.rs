@@ -123,14 +123,8 @@ async fn run_on(
     if checked.is_err() {
         request_stop(&stop);
     }
-    let warning = async {
-        if first.wait_for(Option::is_some).await.is_ok() {
-            check::warn(config, database.url()).await;
-        }
-        std::future::pending().await
-    };
     tokio::select! {
-        () = warning => {}
+        () = warn_once_checked(config, database.url(), first) => {}
         () = stopping() => {}
     }
     tracing::info!("stopping: requests are finished, and the disk tier is written");
@@ -152,6 +146,18 @@ async fn run_on(
     workers.stop();
     checked?;
     drained
+}
+
+/// Warns of what a check finds, once the configuration has been checked. Never ends.
+async fn warn_once_checked(
+    config: &Config,
+    url: &str,
+    mut first: watch::Receiver<Option<FirstOutcome>>,
+) {
+    if first.wait_for(Option::is_some).await.is_ok() {
+        check::warn(config, url).await;
+    }
+    std::future::pending().await
 }
 
 /// Serves the public address on `runtimes` until `stop` ends.
