@@ -5,7 +5,9 @@ use larder::source::plans::{Hypothetical, PlanOptions, PlanReport};
 use sqlx::{Connection, PgConnection};
 
 use super::{apply_all, described, report_with};
+use crate::command::configured;
 use crate::harness::cluster::TestCluster;
+use crate::harness::larder_process::{run, stderr, stdout};
 use crate::harness::service::execute;
 
 const TABLES: &str = "\
@@ -196,5 +198,57 @@ async fn hypothetical_indexes_prove_advice() {
             panic!("{findings:?}");
         };
         assert!(finding.remedies[0].sql.ends_with("(\"a\");") && !finding.is_unproven);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_that_can_not_be_checked_are_wrong_usage() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        &format!("create table item (id int primary key); {TABLES}"),
+    )
+    .await;
+    let directory = configured("[[resource]]\nname = 'items'\ntable = 'item'\n");
+    let ignored = ["check", "--ignore", "triggers", "--queries", "q.sql"];
+    for (content, code, message) in [
+        (&b"select id from item"[..], 0, ""),
+        (
+            b"\nselect * from visit where kind = 1",
+            1,
+            "missing-index public.visit (q.sql:2)",
+        ),
+        (b"select x from item", 2, "q.sql:1:8: column"),
+        (b"select '\xe4'", 2, "q.sql:1:9: the file is not UTF-8"),
+        (b"", 2, "q.sql:1:1: the file has no statement"),
+    ] {
+        std::fs::write(directory.path().join("q.sql"), content).unwrap();
+        let output = run(directory.path(), Some(&url), &ignored).await;
+        let told = format!("{}{}", stdout(&output), stderr(&output));
+        assert_eq!(output.status.code(), Some(code), "{told}");
+        assert!(told.contains(message), "{told}");
+    }
+}
+
+/// A foreign key between tables that no resource shows.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_without_a_resource_are_checked_by_pattern() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table item (id int primary key); create schema \"o_d%\"; create table \"o_d%\".up (id int primary key); \
+         create table \"o_d%\".down (up_id int references \"o_d%\".up)",
+    )
+    .await;
+    let directory = configured("[[resource]]\nname = 'items'\ntable = 'item'\n");
+    for (pattern, is_found) in [
+        ("o_d%.u*", true),
+        ("*", true),
+        ("oxd%.up", false),
+        ("u*", false),
+    ] {
+        let args = ["check", "--ignore", "triggers", "--table", pattern];
+        let told = stdout(&run(directory.path(), Some(&url), &args).await);
+        assert_eq!(told.contains("foreign-key o_d%.down"), is_found, "{told}");
     }
 }
