@@ -1,7 +1,6 @@
 //! The rules that compare indexes with each other and with their statistics: invalid-index, duplicate-index, prefix-index
 //! and unused-index.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::check::facts::{Facts, IndexFacts, TableFacts};
@@ -19,12 +18,13 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     for table in &facts.tables {
         let indexes = table.indexes.iter();
         let broken = indexes.filter(|index| is_broken(index));
-        let mut of_table: Vec<Finding> = broken.map(invalid).collect();
+        let broken = broken.map(|index| invalid(table, index));
+        let mut of_table: Vec<Finding> = broken.collect();
         if table.place.is_some() {
-            let mut dropped = BTreeSet::new();
+            let mut dropped = Dropped::default();
             of_table.extend(duplicates(table, &mut dropped));
             of_table.extend(prefixes(table, &mut dropped));
-            of_table.extend(unused(facts, table, &dropped));
+            of_table.extend(unused(facts, table, &mut dropped));
         }
         findings.extend(of_table.into_iter().map(|finding| Finding {
             place: table.place.clone(),
@@ -34,11 +34,29 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
+/// The indexes of a table that are to be dropped, each with the one that will serve its statements, if it has any.
+#[derive(Default)]
+struct Dropped<'t>(Vec<(&'t IndexFacts, Option<&'t IndexFacts>)>);
+
+impl Dropped<'_> {
+    fn contains(&self, index: &IndexFacts) -> bool {
+        self.0.iter().any(|(known, _)| known.name == index.name)
+    }
+
+    /// The scans of an index and of those whose statements it will serve.
+    fn scans(&self, index: &IndexFacts) -> i64 {
+        let replaced = self.0.iter();
+        let replaced = replaced.filter(|(_, by)| by.is_some_and(|by| by.name == index.name));
+        let scans: i64 = replaced.map(|(replaced, _)| self.scans(replaced)).sum();
+        index.scans.saturating_add(scans)
+    }
+}
+
 fn is_broken(index: &IndexFacts) -> bool {
     !index.is_valid && !index.is_being_built && !index.is_partitioned
 }
 
-fn invalid(index: &IndexFacts) -> Finding {
+fn invalid(table: &TableFacts, index: &IndexFacts) -> Finding {
     let reason = "it was not built to its end: no statement uses it, but writes may have to keep it up to date";
     let name = sql_name(index);
     // What `reindex concurrently` leaves behind is a copy, or the old index.
@@ -46,7 +64,11 @@ fn invalid(index: &IndexFacts) -> Finding {
         let name = index.name.trim_end_matches(|c: char| c.is_ascii_digit());
         name.ends_with(ending)
     };
-    let sql = if is_left_over("_ccnew") || is_left_over("_ccold") {
+    // Built, it would be a duplicate.
+    let mut others = table.indexes.iter();
+    let has_equal = others.any(|other| other.is_valid && are_equal(other, index));
+    let is_needless = has_equal && may_be_dropped(index);
+    let sql = if is_needless || is_left_over("_ccnew") || is_left_over("_ccold") {
         format!("drop index concurrently {name};")
     } else {
         format!("reindex index concurrently {name};")
@@ -62,7 +84,7 @@ fn invalid(index: &IndexFacts) -> Finding {
 }
 
 /// Of indexes that are equal, all but one. Notes those in `dropped`.
-fn duplicates(table: &TableFacts, dropped: &mut BTreeSet<String>) -> Vec<Finding> {
+fn duplicates<'t>(table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut kept: Vec<&IndexFacts> = Vec::new();
     let mut indexes: Vec<&IndexFacts> = table.indexes.iter().collect();
@@ -71,7 +93,7 @@ fn duplicates(table: &TableFacts, dropped: &mut BTreeSet<String>) -> Vec<Finding
     for index in indexes.into_iter().filter(|index| index.is_valid) {
         match kept.iter().find(|other| are_equal(other, index)) {
             Some(other) if may_be_dropped(index) => {
-                dropped.insert(index.full_name());
+                dropped.0.push((index, Some(other)));
                 let reason = format!("it is equal to {} in every respect", other.name);
                 findings.push(superfluous(
                     Rule::DuplicateIndex,
@@ -87,20 +109,20 @@ fn duplicates(table: &TableFacts, dropped: &mut BTreeSet<String>) -> Vec<Finding
 }
 
 /// Indexes that another one begins with. Notes them in `dropped`.
-fn prefixes(table: &TableFacts, dropped: &mut BTreeSet<String>) -> Vec<Finding> {
+fn prefixes<'t>(table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Finding> {
     let mut findings = Vec::new();
     let others = table.indexes.iter();
     let mut others: Vec<&IndexFacts> = others
-        .filter(|other| other.is_valid && !dropped.contains(&other.full_name()))
+        .filter(|other| other.is_valid && !dropped.contains(other))
         .collect();
     // The longest one is no beginning of another.
     others.sort_by_key(|other| std::cmp::Reverse(other.columns.len()));
     for index in &table.indexes {
-        if !is_plain(index) || !may_be_dropped(index) || dropped.contains(&index.full_name()) {
+        if !is_plain(index) || !may_be_dropped(index) || dropped.contains(index) {
             continue;
         }
         if let Some(other) = others.iter().find(|other| continues(other, index)) {
-            dropped.insert(index.full_name());
+            dropped.0.push((index, Some(other)));
             let reason = format!("{} begins with its columns", other.name);
             findings.push(superfluous(
                 Rule::PrefixIndex,
@@ -113,31 +135,39 @@ fn prefixes(table: &TableFacts, dropped: &mut BTreeSet<String>) -> Vec<Finding> 
     findings
 }
 
-/// Indexes that no statement has used while the statistics were counting.
-fn unused(facts: &Facts, table: &TableFacts, dropped: &BTreeSet<String>) -> Vec<Finding> {
+/// Indexes that no statement has used while the statistics were counting. Notes them in `dropped`.
+fn unused<'t>(facts: &Facts, table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Finding> {
     if facts.has_standby || facts.counted_for < COUNTED_FOR_MIN {
         return Vec::new();
     }
     let days = facts.counted_for.as_secs() / (24 * 60 * 60);
-    let is_unused = |index: &&IndexFacts| {
-        index.scans == 0
+    let mut findings = Vec::new();
+    for index in &table.indexes {
+        let is_unused = dropped.scans(index) == 0
             && index.bytes >= UNUSED_BYTES_MIN
             && index.is_valid
             && !index.is_unique
             && !index.has_expression()
             && !index.is_partitioned
             && may_be_dropped(index)
-            && !is_only_one_of_foreign_key(table, index)
-            && !dropped.contains(&index.full_name())
-    };
-    let unused = table.indexes.iter().filter(is_unused).map(|index| {
+            && !is_last_one_of_foreign_key(table, index, dropped)
+            && !dropped.contains(index);
+        if !is_unused {
+            continue;
+        }
+        dropped.0.push((index, None));
         let reason = format!(
             "no statement has used it in the {days} days of the statistics; it takes {} MiB",
             index.bytes >> 20
         );
-        superfluous(Rule::UnusedIndex, Severity::Info, index, reason)
-    });
-    unused.collect()
+        findings.push(superfluous(
+            Rule::UnusedIndex,
+            Severity::Info,
+            index,
+            reason,
+        ));
+    }
+    findings
 }
 
 /// Whether nothing but statements depends on it. A part of the index of a partitioned table goes with that.
@@ -176,16 +206,29 @@ fn continues(other: &IndexFacts, index: &IndexFacts) -> bool {
         && other.columns.starts_with(&index.columns)
 }
 
-/// Whether rows that refer to a deleted row are found by no other index.
-fn is_only_one_of_foreign_key(table: &TableFacts, index: &IndexFacts) -> bool {
+/// Whether rows that refer to a deleted row are found by `index`, and by none that stays beside it.
+fn is_last_one_of_foreign_key(
+    table: &TableFacts,
+    index: &IndexFacts,
+    dropped: &Dropped<'_>,
+) -> bool {
     table.foreign_keys.iter().any(|columns| {
-        let serves = |index: &&IndexFacts| index.is_valid && index.begins_with(columns);
+        let first = index.columns.first();
+        let serves = first.is_some_and(|first| columns.contains(&first.text));
         let mut others = table
             .indexes
             .iter()
-            .filter(|other| other.name != index.name);
-        serves(&index) && !others.any(|other| serves(&other))
+            .filter(|other| other.name != index.name && !dropped.contains(other));
+        serves && !others.any(|other| finds_all(other, columns))
     })
+}
+
+/// Whether an index finds the rows with given values of all `columns`.
+fn finds_all(index: &IndexFacts, columns: &[String]) -> bool {
+    matches!(index.method.as_str(), "btree" | "hash")
+        && index.is_valid
+        && index.predicate.is_none()
+        && index.begins_with(columns)
 }
 
 fn superfluous(rule: Rule, severity: Severity, index: &IndexFacts, reason: String) -> Finding {

@@ -164,9 +164,23 @@ fn a_beginning_of_another_index_is_found() {
     let mut partial = facts.clone();
     partial.tables[0].indexes[0].predicate = Some("(x > 0)".to_owned());
     assert_eq!(found(&partial), [""; 0]);
-    let mut invalid = facts.clone();
-    invalid.tables[0].indexes[0].is_valid = false;
-    assert!(!found(&invalid).concat().contains("prefix"));
+    for broken in 0..2 {
+        let mut invalid = facts.clone();
+        invalid.tables[0].indexes[broken].is_valid = false;
+        assert!(!found(&invalid).concat().contains("prefix"));
+    }
+    let others: [fn(&mut IndexFacts); 2] = [
+        |index| index.method = "gist".to_owned(),
+        |index| {
+            index.columns.truncate(1);
+            index.is_unique = true;
+        },
+    ];
+    for change in others {
+        let mut other = facts.clone();
+        change(&mut other.tables[0].indexes[0]);
+        assert_eq!(found(&other), [""; 0]);
+    }
     let mut expressions = facts;
     for index in &mut expressions.tables[0].indexes {
         index.columns[0].is_expression = true;
@@ -193,6 +207,21 @@ fn chains_leave_the_longest_one() {
             "prefix-index public.c: drop index concurrently \"public\".\"c\";",
         ]
     );
+}
+
+/// The reason names an index that stays.
+#[test]
+fn the_one_that_stays_is_named() {
+    let reason = |indexes: Vec<IndexFacts>| findings(&facts(indexes)).pop().unwrap().reason;
+    let chain = ["a", "b", "c"].map(|name| index(name, &["x", "y", "z"]));
+    let mut chain = chain.to_vec();
+    chain[0].columns.truncate(2);
+    chain[1].columns.truncate(1);
+    assert_eq!(reason(chain), "c begins with its columns");
+    let mut equal = ["a", "b", "c"].map(|name| index(name, &["x", "y"]));
+    equal[0].columns.truncate(1);
+    equal[2].is_of_constraint = true;
+    assert_eq!(reason(equal.to_vec()), "c begins with its columns");
 }
 
 #[test]
@@ -228,6 +257,11 @@ fn an_index_without_scans_is_found() {
     for change in others.into_iter().chain(NEEDS) {
         assert_eq!(near(&facts, change), [""; 0]);
     }
+    assert!(
+        !near(&facts, |index| index.is_valid = false)
+            .concat()
+            .contains("unused")
+    );
     let mut young = facts.clone();
     young.counted_for -= Duration::from_secs(1);
     assert_eq!(found(&young), [""; 0]);
@@ -239,17 +273,77 @@ fn an_index_without_scans_is_found() {
     assert_eq!(found(&foreign), [""; 0]);
 }
 
+/// What is dropped must not be missed by the statements of what was dropped before it.
 #[test]
-fn the_only_index_of_a_foreign_key_stays() {
+fn an_index_that_serves_the_statements_of_another_is_used() {
+    let unused = |name: &str, columns: &[&str]| IndexFacts {
+        scans: 0,
+        ..index(name, columns)
+    };
+    let rules = |indexes: &[IndexFacts]| {
+        let found = found(&facts(indexes.to_vec()));
+        let names = found.iter().map(|found| found.split(':').next().unwrap());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        rules(&[unused("a", &["x"]), index("b", &["x"])]),
+        ["duplicate-index public.b"]
+    );
+    assert_eq!(
+        rules(&[index("a", &["x"]), unused("b", &["x", "y"])]),
+        ["prefix-index public.a"]
+    );
+    assert_eq!(
+        rules(&[
+            unused("a", &["x"]),
+            index("b", &["x"]),
+            unused("c", &["x", "y"])
+        ]),
+        ["duplicate-index public.b", "prefix-index public.a"]
+    );
+    assert_eq!(
+        rules(&[unused("a", &["x"]), unused("b", &["x", "y"])]),
+        ["prefix-index public.a", "unused-index public.b"]
+    );
+}
+
+#[test]
+fn the_last_index_of_a_foreign_key_stays() {
     let mut facts = facts(vec![index("a", &["y"]), index("b", &["x", "z"])]);
     facts.tables[0].indexes[1].scans = 0;
     facts.tables[0].foreign_keys = vec![vec!["z".to_owned(), "x".to_owned()]];
     assert_eq!(found(&facts), [""; 0]);
+    let mut part = facts.clone();
+    part.tables[0].indexes[1].columns.truncate(1);
+    assert_eq!(found(&part), [""; 0]);
+    let mut without = facts.clone();
+    without.tables[0].foreign_keys = vec![vec!["z".to_owned()]];
+    assert_eq!(found(&without).len(), 1);
     let other = index("c", &["z", "x"]);
     facts.tables[0].indexes.push(other);
     assert_eq!(found(&facts).len(), 1);
-    facts.tables[0].indexes[2].is_valid = false;
-    assert!(!found(&facts).concat().contains("unused"));
+    let worse: [fn(&mut IndexFacts); 4] = [
+        |index| index.is_valid = false,
+        |index| index.predicate = Some("(z > 0)".to_owned()),
+        |index| index.method = "gin".to_owned(),
+        |index| index.columns[0] = column("y"),
+    ];
+    for change in worse {
+        let mut facts = facts.clone();
+        change(&mut facts.tables[0].indexes[2]);
+        assert!(!found(&facts).concat().contains("unused"));
+    }
+    // Of two that are unused, one has to stay.
+    facts.tables[0].indexes[2].scans = 0;
+    assert_eq!(
+        found(&facts),
+        ["unused-index public.b: drop index concurrently \"public\".\"b\";"]
+    );
+    facts.tables[0].indexes[1].columns = facts.tables[0].indexes[2].columns.clone();
+    assert_eq!(
+        found(&facts),
+        ["duplicate-index public.c: drop index concurrently \"public\".\"c\";"]
+    );
 }
 
 #[test]
@@ -266,6 +360,14 @@ fn an_invalid_index_is_built_again() {
     ];
     for change in others {
         assert_eq!(near(&facts, change), [""; 0]);
+    }
+    let mut equal = facts.clone();
+    equal.tables[0].indexes[0].columns = vec![column("x")];
+    let dropped = "invalid-index public.b: drop index concurrently \"public\".\"b\";";
+    assert_eq!(found(&equal), [dropped]);
+    for need in NEEDS {
+        let found = near(&equal, need);
+        assert_eq!(found, [expected]);
     }
     for name in ["b_ccnew", "b_ccold", "b_ccnew12"] {
         facts.tables[0].indexes[1].name = name.to_owned();
