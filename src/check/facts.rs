@@ -64,6 +64,8 @@ pub struct IndexFacts {
     pub is_deferrable: bool,
     /// Nulls count as equal (`nulls not distinct`).
     pub nulls_are_equal: bool,
+    /// The parameters of the access method; `None` for a B-tree and a hash index, which find the same under all.
+    pub parameters: Option<String>,
     /// It belongs to a constraint, or a foreign key relies on it.
     pub is_of_constraint: bool,
     /// Logical replication names rows by it.

@@ -186,6 +186,7 @@ fn are_equal(one: &IndexFacts, other: &IndexFacts) -> bool {
         && one.is_unique == other.is_unique
         && one.is_deferrable == other.is_deferrable
         && one.nulls_are_equal == other.nulls_are_equal
+        && one.parameters == other.parameters
 }
 
 /// A B-tree that serves nothing but searches by its columns.

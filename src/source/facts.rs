@@ -52,6 +52,7 @@ select x.indrelid::int8 as oid, n.nspname::text as schema, i.relname::text as na
     as included, \
   pg_get_expr(x.indpred, x.indrelid) as predicate, x.indisunique as is_unique, not x.indimmediate as is_deferrable, \
   coalesce((to_jsonb(x) ->> 'indnullsnotdistinct')::bool, false) as nulls_are_equal, \
+  case when m.amname not in ('btree', 'hash') then i.reloptions::text end as method_parameters, \
   exists (select from pg_constraint k where k.conindid = x.indexrelid) as is_of_constraint, \
   x.indisreplident as is_replica_identity, x.indisclustered as is_clustered, i.relkind = 'I' as is_partitioned, \
   i.relispartition as is_attached, x.indisvalid and x.indisready and x.indislive as is_valid, \
@@ -155,6 +156,7 @@ fn index(row: &PgRow) -> Result<IndexFacts, SourceError> {
         is_unique: row.try_get("is_unique")?,
         is_deferrable: row.try_get("is_deferrable")?,
         nulls_are_equal: row.try_get("nulls_are_equal")?,
+        parameters: row.try_get("method_parameters")?,
         is_of_constraint: row.try_get("is_of_constraint")?,
         is_replica_identity: row.try_get("is_replica_identity")?,
         is_clustered: row.try_get("is_clustered")?,

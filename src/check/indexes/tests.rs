@@ -25,6 +25,7 @@ fn index(name: &str, columns: &[&str]) -> IndexFacts {
         is_unique: false,
         is_deferrable: false,
         nulls_are_equal: false,
+        parameters: None,
         is_of_constraint: false,
         is_replica_identity: false,
         is_clustered: false,
@@ -111,7 +112,8 @@ fn of_equal_indexes_one_stays() {
     for change in DIFFERENCES {
         assert_eq!(near(&facts, change), [""; 0]);
     }
-    let others: [fn(&mut IndexFacts); 7] = [
+    let others: [fn(&mut IndexFacts); 8] = [
+        |index| index.parameters = Some("{pages_per_range=16}".to_owned()),
         |index| index.included.push("z".to_owned()),
         |index| index.predicate = Some("(x > 0)".to_owned()),
         |index| index.is_unique = true,
