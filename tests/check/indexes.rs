@@ -1,11 +1,14 @@
 //! The rules about indexes and tables, by what PostgreSQL says about them.
 
+use std::time::Duration;
+
+use larder::check::facts::Facts;
 use larder::check::{Finding, indexes, upkeep};
 use larder::resource::definition::Place;
 use larder::source::facts::read_facts;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::execute;
 
@@ -15,8 +18,8 @@ create table orders (id int primary key, customer_id int references customer, re
 create table part (id int, year int, x int, primary key (id, year)) partition by range (year);
 create table part_1 partition of part for values from (0) to (10);";
 
-/// What the rules find in the tables of [`TABLES`], each as `rule object`.
-async fn findings(url: &str) -> Vec<Finding> {
+/// The facts of the tables of [`TABLES`].
+async fn facts(url: &str) -> Facts {
     let mut connection = PgConnection::connect(url).await.unwrap();
     let named = "select oid::int8 from pg_class where relname in ('customer', 'part')";
     let oids: Vec<i64> = sqlx::query_scalar(named)
@@ -32,6 +35,12 @@ async fn findings(url: &str) -> Vec<Finding> {
     let named = named.map(|oid| (oid, place.clone())).collect();
     let facts = read_facts(&mut connection, &named).await.unwrap();
     connection.close().await.unwrap();
+    facts
+}
+
+/// What the rules find in them.
+async fn findings(url: &str) -> Vec<Finding> {
+    let facts = facts(url).await;
     let mut findings = indexes::findings(&facts);
     findings.extend(upkeep::findings(&facts));
     findings
@@ -162,6 +171,73 @@ async fn an_index_that_was_not_built_is_built_again() {
     assert_eq!(described(&found), ["invalid-index public.broken"]);
     apply(&url, &found).await;
     assert_eq!(described(&findings(&url).await), [""; 0]);
+}
+
+/// While it waits for a transaction, an index is not valid yet. A role without rights sees that it is being built, too.
+#[tokio::test]
+async fn an_index_that_is_being_built_is_left_alone() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    let role = TestRole::create(&url).await;
+    let mut writer = PgConnection::connect(&url).await.unwrap();
+    let mut transaction = writer.begin().await.unwrap();
+    sqlx::query("insert into customer (id) values (1)")
+        .execute(&mut *transaction)
+        .await
+        .unwrap();
+    let builder = tokio::spawn({
+        let url = url.clone();
+        async move { execute(&url, "create index concurrently slow on customer (name)").await }
+    });
+    for url in [&url, &role.url] {
+        let building = eventually("an index that is being built", async || {
+            let facts = facts(url).await;
+            let mut indexes = facts.tables.iter().flat_map(|table| &table.indexes);
+            let is_there = indexes.any(|index| index.name == "slow" && !index.is_valid);
+            is_there.then_some(facts)
+        })
+        .await;
+        assert_eq!(indexes::findings(&building), []);
+    }
+    transaction.commit().await.unwrap();
+    builder.await.unwrap();
+    assert_eq!(findings(&url).await, []);
+    writer.close().await.unwrap();
+}
+
+/// What is found a week later, if no standby follows. Those of other tests may.
+async fn unused(url: &str) -> Vec<Finding> {
+    let facts = Facts {
+        counted_for: Duration::from_secs(7 * 86_400),
+        has_standby: false,
+        ..facts(url).await
+    };
+    indexes::findings(&facts)
+}
+
+#[tokio::test]
+async fn indexes_that_nothing_uses_are_found_and_dropped() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    execute(
+        &url,
+        "alter table customer add \"Orders\" int references orders;
+         insert into customer (id, name) select n, n from generate_series(1, 60000) n;
+         create index idle on customer (name desc); create index used on customer (code, id);
+         create index last on customer (\"Orders\", id); create index small on customer (at) where id < 9;
+         create unique index one on customer (id, name); create index of_expression on customer (lower(name));
+         set enable_seqscan = off; select count(*) from customer where code = 'x'",
+    )
+    .await;
+    // Statistics come a moment after the statement.
+    let found = eventually("the scan", async || {
+        let found = unused(&url).await;
+        (found.len() == 1).then_some(found)
+    })
+    .await;
+    assert_eq!(described(&found), ["unused-index public.idle"]);
+    apply(&url, &found).await;
+    assert_eq!(unused(&url).await, []);
 }
 
 #[tokio::test]
