@@ -105,13 +105,17 @@ pub(super) async fn warn(config: &Config, url: &str) {
     let findings = report.findings().iter();
     for finding in findings.filter(|finding| WARNED.contains(&finding.rule)) {
         let sql: Vec<&str> = finding.remedies.iter().map(|remedy| &*remedy.sql).collect();
-        tracing::warn!(
-            "{} {}: {}; run: {}",
-            finding.rule,
-            finding.object,
-            finding.reason,
-            sql.join(" ")
-        );
+        let run = match sql.as_slice() {
+            [] => String::new(),
+            sql => format!("; run: {}", sql.join(" ")),
+        };
+        let Finding {
+            rule,
+            object,
+            reason,
+            ..
+        } = finding;
+        tracing::warn!("{rule} {object}: {reason}{run}");
     }
 }
 
