@@ -196,12 +196,12 @@ fn drop_obsolete(advice: &mut Advice, indexes: &[(&TableShape, &IndexShape)]) {
 /// Whether an index finds the rows of a scan by `columns`.
 ///
 /// Between indexes of a table of few rows PostgreSQL may choose any. So one that it has not chosen counts as well, unless
-/// it chose none.
+/// it chose none. One that is not valid will serve once it is built: no second one is needed.
 fn is_served(table: &TableShape, scan: &Scan, columns: &[String]) -> bool {
     let mut indexes = table.indexes.iter();
-    let may_be_served = !scan.indexes.is_empty();
+    let may_be_served = |index: &IndexShape| !scan.indexes.is_empty() || !index.is_valid;
     is_entered(table, scan, columns)
-        || may_be_served && indexes.any(|index| index.begins_with(columns))
+        || indexes.any(|index| may_be_served(index) && index.begins_with(columns))
 }
 
 /// Whether the index that a scan uses finds its rows by `columns`.

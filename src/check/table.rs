@@ -147,7 +147,8 @@ impl TableShape {
 
 impl IndexShape {
     /// Whether its first columns are `columns`, in any order, and a search by `=` finds rows by them. PostgreSQL decides
-    /// whether a predicate allows that, so a partial index does not count here, except one of rows that are not null.
+    /// whether a predicate allows that, so a partial index does not count here, except one of rows that are not null. An
+    /// index that is not valid counts: what it lacks, another rule says.
     pub fn begins_with(&self, columns: &[String]) -> bool {
         let leading = self.columns.get(..columns.len()).unwrap_or_default();
         let has = |name: &String| {
@@ -155,13 +156,13 @@ impl IndexShape {
             leading.any(|column| column.is_plain && column.column.as_ref() == Some(name))
         };
         matches!(self.method.as_str(), "btree" | "hash")
-            && self.is_valid
             && self.is_total_for(columns)
             && !leading.is_empty()
             && columns.iter().all(has)
     }
 
-    /// Whether it is a B-tree that begins with `columns` in this order, all in one direction after the first `equal` ones.
+    /// Whether it is a B-tree that begins with `columns` in this order, all in one direction after the first `equal` ones. It
+    /// need not be valid.
     pub fn is_ordered_by(&self, columns: &[String], equal: usize) -> bool {
         let names = self.columns.iter().map(|column| column.column.as_ref());
         let is_same = names.take(columns.len()).eq(columns.iter().map(Some));
@@ -169,7 +170,6 @@ impl IndexShape {
         let mut sorting = leading.get(equal..).unwrap_or_default().iter();
         let first = leading.get(equal).is_some_and(|first| first.is_descending);
         self.method == "btree"
-            && self.is_valid
             && is_same
             && self.is_total_for(columns.get(..equal).unwrap_or_default())
             && leading.iter().all(|column| column.is_plain)
