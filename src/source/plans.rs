@@ -104,7 +104,8 @@ pub async fn check_plans(
     let mut asked: Vec<Question> = resources_asked
         .flat_map(|resource| questions(resource))
         .collect();
-    asked.extend(reference_questions(connection, resources, &options.tables).await?);
+    let tables = &options.tables;
+    asked.extend(reference_questions(connection, resources, tables, &mut report).await?);
     asked.extend(options.queries.iter().cloned().map(Question::from));
     if options.statements > 0 {
         let dearest = read_statements(connection, options.statements, &mut report).await?;
@@ -169,10 +170,12 @@ impl PlanReport {
     }
 }
 
+/// The questions about foreign keys. Those of tables that larder's role may not read are noted in `report`.
 async fn reference_questions(
     connection: &mut PgConnection,
     resources: &[Arc<Resource>],
     tables: &[u32],
+    report: &mut PlanReport,
 ) -> Result<Vec<Question>, SourceError> {
     let mut targets: BTreeSet<u32> = tables.iter().copied().collect();
     let mut deleted: Vec<&TableName> = Vec::new();
@@ -185,11 +188,18 @@ async fn reference_questions(
         deleted.extend(levels.map(|level| &level.table));
     }
     let references = read_references(connection, &targets).await?;
-    let questions = references.iter().map(|reference| {
+    let questions = references.iter().filter_map(|reference| {
+        if let Some(grant) = &reference.grant {
+            report.skipped.push(Skipped {
+                name: format!("foreign key {} of {}", reference.name, reference.table),
+                grant: grant.clone(),
+            });
+            return None;
+        }
         let mut resources = resources.iter();
         let resource = resources.find(|resource| resource.tables().contains(&&reference.target));
         let place = resource.map(|resource| &resource.place);
-        reference_question(reference, place, &deleted)
+        Some(reference_question(reference, place, &deleted))
     });
     Ok(questions.collect())
 }

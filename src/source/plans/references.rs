@@ -14,6 +14,8 @@ const REFERENCES_SQL: &str = "\
 select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t.relname::text as relname, \
   t.relkind = 'p' as partitioned, f.oid::int8 as target, fn.nspname::text as target_schema, f.relname::text as target_name, \
   coalesce(s.n_tup_del, 0) > 0 as deletes, \
+  concat_ws(' ', case when not has_schema_privilege(n.oid, 'usage') then format('grant usage on schema %I to %I;', n.nspname, current_user) end, \
+    case when not has_any_column_privilege(t.oid, 'select') then format('grant select on %I.%I to %I;', n.nspname, t.relname, current_user) end) as grants, \
   array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
   array(select format_type(a.atttypid, null) from unnest(c.confkey) with ordinality k(number, place) \
@@ -51,6 +53,7 @@ pub(super) async fn read_references(
                 name: row.try_get("relname")?,
             },
             is_partitioned: row.try_get("partitioned")?,
+            grant: Some(row.try_get("grants")?).filter(|grants: &String| !grants.is_empty()),
             target: TableName {
                 oid: super::tables::oid(&row, "target")?,
                 schema: row.try_get("target_schema")?,
