@@ -1,5 +1,6 @@
 //! `larder check`: what it finds, what its SQL mends, and that it changes nothing.
 
+mod faults;
 mod indexes;
 
 use std::path::Path;
