@@ -200,6 +200,23 @@ pub struct Ignored {
     pub object: Option<String>,
 }
 
+impl Finding {
+    /// A finding without a place, a plan and anything that mends it.
+    pub fn new(rule: Rule, severity: Severity, object: String, reason: String) -> Self {
+        Self {
+            rule,
+            severity,
+            object,
+            place: None,
+            reason,
+            plan_line: None,
+            remedies: Vec::new(),
+            cost: None,
+            is_unproven: false,
+        }
+    }
+}
+
 impl Ignored {
     /// Parses `ID` or `ID:OBJECT`.
     ///

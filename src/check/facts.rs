@@ -94,11 +94,11 @@ pub struct KeyColumn {
     /// It is an expression.
     pub is_expression: bool,
     /// The oid of the operator class.
-    pub operator_class: u32,
+    pub operator_class: i64,
     /// The parameters of the operator class.
     pub parameters: Option<String>,
     /// The oid of the collation, or 0.
-    pub collation: u32,
+    pub collation: i64,
     /// `desc`, `nulls first`: as in `pg_index.indoption`.
     pub options: i32,
 }

@@ -257,15 +257,8 @@ fn finding(
     remedy: Remedy,
 ) -> Finding {
     Finding {
-        rule,
-        severity,
-        object: index.full_name(),
-        place: None,
-        reason,
-        plan_line: None,
         remedies: vec![remedy],
-        cost: None,
-        is_unproven: false,
+        ..Finding::new(rule, severity, index.full_name(), reason)
     }
 }
 

@@ -134,16 +134,8 @@ mod tests {
 
     fn report() -> Report {
         let mut report = Report::default();
-        let finding = |rule, severity, object: &str| Finding {
-            rule,
-            severity,
-            object: object.to_owned(),
-            place: None,
-            reason: "it is slow".to_owned(),
-            plan_line: None,
-            remedies: Vec::new(),
-            cost: None,
-            is_unproven: false,
+        let finding = |rule, severity, object: &str| {
+            Finding::new(rule, severity, object.to_owned(), "it is slow".to_owned())
         };
         report.add([
             finding(Rule::UnusedIndex, Severity::Info, "public.b"),

@@ -30,7 +30,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     tables.flat_map(of_table).collect()
 }
 
-/// The finding that nobody prunes the change log.
+/// The finding that the change log is not pruned.
 pub fn change_log(log: ChangeLogFacts) -> Option<Finding> {
     if log.rows < CHANGE_LOG_ROWS_MAX || log.has_live_node {
         return None;
@@ -41,13 +41,10 @@ pub fn change_log(log: ChangeLogFacts) -> Option<Finding> {
     let sql = "select larder.prune();".to_owned();
     let remedy = Remedy { sql, lock: None };
     let object = "larder.change".to_owned();
-    Some(finding(
-        Rule::ChangeLog,
-        Severity::Warning,
-        object,
-        reason,
-        remedy,
-    ))
+    Some(Finding {
+        remedies: vec![remedy],
+        ..Finding::new(Rule::ChangeLog, Severity::Warning, object, reason)
+    })
 }
 
 fn of_table(table: &TableFacts) -> Vec<Finding> {
@@ -59,10 +56,10 @@ fn of_table(table: &TableFacts) -> Vec<Finding> {
             lock: MAINTENANCE,
         };
         let object = table.name.to_string();
-        let finding = finding(Rule::Upkeep, Severity::Info, object, reason, remedy);
         findings.push(Finding {
             place: table.place.clone(),
-            ..finding
+            remedies: vec![remedy],
+            ..Finding::new(Rule::Upkeep, Severity::Info, object, reason)
         });
     };
     if !table.is_analysed && table.live_rows >= ROWS_MIN {
@@ -95,26 +92,6 @@ fn of_table(table: &TableFacts) -> Vec<Finding> {
         );
     }
     findings
-}
-
-fn finding(
-    rule: Rule,
-    severity: Severity,
-    object: String,
-    reason: String,
-    remedy: Remedy,
-) -> Finding {
-    Finding {
-        rule,
-        severity,
-        object,
-        place: None,
-        reason,
-        plan_line: None,
-        remedies: vec![remedy],
-        cost: None,
-        is_unproven: false,
-    }
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use crate::commands::install::with_database;
 use crate::config::{Config, ConfigError};
 use crate::feed::backlog::read_change_log;
 use crate::feed::inspect::{Inspected, Lack, inspect};
+use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Mistake, Place};
 use crate::source::SourceError;
 use crate::source::facts::read_facts;
@@ -51,15 +52,8 @@ pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
         ..PlanOptions::default()
     };
     let check = async |database| check(config, &database, options, &args.table).await;
-    let (report, mistakes) = with_database(config, check).await?;
-    let mut report = report;
-    let ignored: Vec<Ignored> = config
-        .check_ignore
-        .iter()
-        .filter_map(|text| Ignored::parse(text).ok())
-        .chain(args.ignore.iter().cloned())
-        .collect();
-    report.finish(&ignored);
+    let (mut report, mistakes) = with_database(config, check).await?;
+    report.finish(&[ignored(config), args.ignore.clone()].concat());
     write(&report.text(args.format))?;
     if !mistakes.is_empty() {
         return Err(ConfigError { mistakes }.into());
@@ -97,11 +91,7 @@ pub(super) async fn warn(config: &Config, url: &str) {
         Ok((report, _)) => report,
         Err(error) => return tracing::warn!("the database can't be checked: {error:#}"),
     };
-    let ignored = config.check_ignore.iter();
-    let ignored: Vec<Ignored> = ignored
-        .filter_map(|text| Ignored::parse(text).ok())
-        .collect();
-    report.finish(&ignored);
+    report.finish(&ignored(config));
     let findings = report.findings().iter();
     for finding in findings.filter(|finding| WARNED.contains(&finding.rule)) {
         let sql: Vec<&str> = finding.remedies.iter().map(|remedy| &*remedy.sql).collect();
@@ -117,6 +107,14 @@ pub(super) async fn warn(config: &Config, url: &str) {
         } = finding;
         tracing::warn!("{rule} {object}: {reason}{run}");
     }
+}
+
+/// The findings that the configuration leaves out. It was checked when it was read.
+fn ignored(config: &Config) -> Vec<Ignored> {
+    let ignored = config.check_ignore.iter();
+    ignored
+        .filter_map(|text| Ignored::parse(text).ok())
+        .collect()
 }
 
 /// Checks the database. Returns the mistakes of resources that do not fit it as well.
@@ -175,14 +173,14 @@ async fn read(
     let inspected = inspect(transaction, &config.resources, &config.feed).await?;
     report.add(inspected.mistakes.iter().map(unfit));
     let not_installed = inspected.not_installed.iter();
-    report.add(not_installed.map(|lack| {
-        let place = place_of(&inspected, &lack.object);
-        finding(Rule::Triggers, lack, place, Some(TRIGGER_LOCK))
+    report.add(not_installed.map(|missing| {
+        let place = place_of(&inspected, &missing.object);
+        lack(Rule::Triggers, missing, place, Some(TRIGGER_LOCK))
     }));
     let not_allowed = inspected.not_allowed.iter();
-    report.add(not_allowed.map(|lack| {
-        let place = place_of(&inspected, &lack.object);
-        finding(Rule::Rights, lack, place, None)
+    report.add(not_allowed.map(|missing| {
+        let place = place_of(&inspected, &missing.object);
+        lack(Rule::Rights, missing, place, None)
     }));
     let plans = check_plans(transaction, &inspected.resources, options).await?;
     report.add(plans.findings);
@@ -249,55 +247,42 @@ async fn attempt<T>(
 }
 
 fn unfit(mistake: &Mistake) -> Finding {
+    let Mistake { place, message } = mistake;
     Finding {
-        rule: Rule::Unfit,
-        severity: Severity::Error,
-        object: mistake.place.key.clone(),
-        place: Some(mistake.place.clone()),
-        reason: mistake.message.clone(),
-        plan_line: None,
-        remedies: Vec::new(),
-        cost: None,
-        is_unproven: false,
+        place: Some(place.clone()),
+        ..Finding::new(
+            Rule::Unfit,
+            Severity::Error,
+            place.key.clone(),
+            message.clone(),
+        )
     }
 }
 
-fn finding(rule: Rule, lack: &Lack, place: Option<Place>, lock: Option<&'static str>) -> Finding {
+fn lack(rule: Rule, lack: &Lack, place: Option<Place>, lock: Option<&'static str>) -> Finding {
+    let sql = lack.sql.clone();
     Finding {
-        rule,
-        severity: Severity::Error,
-        object: lack.object.clone(),
         place,
-        reason: lack.reason.clone(),
-        plan_line: None,
-        remedies: vec![Remedy {
-            sql: lack.sql.clone(),
-            lock,
-        }],
-        cost: None,
-        is_unproven: false,
+        remedies: vec![Remedy { sql, lock }],
+        ..Finding::new(
+            rule,
+            Severity::Error,
+            lack.object.clone(),
+            lack.reason.clone(),
+        )
     }
 }
 
 fn pooler(setting: &str, reason: &str) -> Finding {
-    Finding {
-        rule: Rule::Pooler,
-        severity: Severity::Error,
-        object: setting.to_owned(),
-        place: None,
-        reason: format!(
-            "{reason}: it leads to a pooler; set pooler = true and let listen_url lead to PostgreSQL itself"
-        ),
-        plan_line: None,
-        remedies: Vec::new(),
-        cost: None,
-        is_unproven: false,
-    }
+    let reason = format!(
+        "{reason}: it leads to a pooler; set pooler = true and let listen_url lead to PostgreSQL itself"
+    );
+    Finding::new(Rule::Pooler, Severity::Error, setting.to_owned(), reason)
 }
 
 /// The place of the first resource that shows the table `object`.
 fn place_of(inspected: &Inspected, object: &str) -> Option<Place> {
-    let shows = |table: &&crate::resource::catalogue::TableName| table.to_string() == object;
+    let shows = |table: &&TableName| table.to_string() == object;
     let mut resources = inspected.resources.iter();
     let resource = resources.find(|resource| resource.tables().iter().any(shows))?;
     Some(resource.place.clone())

@@ -90,7 +90,7 @@ fn split_name(name: &str) -> (String, String) {
     }
 }
 
-fn oid(row: &PgRow, column: &str) -> Result<u32, SourceError> {
+pub(super) fn oid(row: &PgRow, column: &str) -> Result<u32, SourceError> {
     let value: i64 = row.try_get(column)?;
     u32::try_from(value).map_err(|_| SourceError::Unexpected("an oid out of range".into()))
 }

@@ -5,13 +5,14 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row};
 
 use crate::check::facts::{Facts, IndexFacts, KeyColumn, TableFacts};
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::Place;
 use crate::source::SourceError;
+use crate::source::catalogue::oid;
 
 /// The tables `$1` with all that are parts of them, and the tables that refer to one of these.
 ///
@@ -100,13 +101,13 @@ pub async fn read_facts(
         .await?;
     let mut indexes: HashMap<u32, Vec<IndexFacts>> = HashMap::new();
     for row in &rows {
-        let of_table = indexes.entry(oid(row.try_get("oid")?)?).or_default();
+        let of_table = indexes.entry(oid(row, "oid")?).or_default();
         of_table.push(index(row)?);
     }
     for table in &mut tables {
         table.indexes = indexes.remove(&table.name.oid).unwrap_or_default();
     }
-    let server = sqlx::query(AssertSqlSafe(SERVER_SQL))
+    let server = sqlx::query(SERVER_SQL)
         .persistent(false)
         .fetch_one(connection)
         .await?;
@@ -127,7 +128,7 @@ fn table(row: &PgRow, named: &BTreeMap<u32, Place>) -> Result<TableFacts, Source
     let columns = |json: &String| serde_json::from_str(json).unwrap_or_default();
     Ok(TableFacts {
         name: TableName {
-            oid: oid(row.try_get("oid")?)?,
+            oid: oid(row, "oid")?,
             schema: row.try_get("schema")?,
             name: row.try_get("name")?,
         },
@@ -181,20 +182,14 @@ fn columns(row: &PgRow) -> Result<Vec<KeyColumn>, SourceError> {
     let details = options.into_iter().zip(parameters);
     let columns = names.zip(kinds).zip(details);
     let columns = columns.map(
-        |(((text, is_expression), (operator_class, collation)), (options, parameters))| {
-            Ok(KeyColumn {
-                text,
-                is_expression,
-                operator_class: oid(operator_class)?,
-                parameters,
-                collation: oid(collation)?,
-                options,
-            })
+        |(((text, is_expression), (operator_class, collation)), (options, parameters))| KeyColumn {
+            text,
+            is_expression,
+            operator_class,
+            parameters,
+            collation,
+            options,
         },
     );
-    columns.collect()
-}
-
-fn oid(value: i64) -> Result<u32, SourceError> {
-    u32::try_from(value).map_err(|_| SourceError::Unexpected("an oid out of range".into()))
+    Ok(columns.collect())
 }

@@ -76,35 +76,45 @@ const LIST_INDEXES: [(&str, bool); 12] = [
     ("create index on parent (lower(kind), id)", false),
 ];
 
-async fn is_silent(url: &str, sql: &str, rows: usize) -> Vec<String> {
+/// Drops all indexes but those of keys.
+const DROP_INDEXES: &str = "\
+do $$ declare i regclass; begin \
+  for i in select indexrelid from pg_index where indrelid in ('parent'::regclass, 'child'::regclass) and not indisprimary loop \
+    execute format('drop index %s', i); end loop; end $$";
+
+/// Creates the tables, with so many rows in each.
+async fn fill(url: &str, rows: usize) {
     execute(url, "drop table if exists child, parent").await;
     execute(url, TABLES).await;
-    if rows > 0 {
-        let fill = format!(
-            "insert into parent select n, 'k' || n from generate_series(1, {rows}) n;
-             insert into child select n, n, 'c' from generate_series(1, {rows}) n"
-        );
-        execute(url, &fill).await;
-    }
+    let fill = format!(
+        "insert into parent select n, 'k' || n from generate_series(1, {rows}) n;
+         insert into child select n, n, 'c' from generate_series(1, {rows}) n"
+    );
+    execute(url, &fill).await;
+    execute(url, "analyze parent, child").await;
+}
+
+/// What is found with these indexes.
+async fn found_with(url: &str, sql: &str) -> Vec<String> {
     execute(url, sql).await;
-    if rows > 0 {
-        execute(url, "analyze parent, child").await;
-    }
-    found(url, TOML).await
+    let found = found(url, TOML).await;
+    execute(url, DROP_INDEXES).await;
+    found
 }
 
 #[tokio::test]
 async fn the_planner_decides_which_indexes_serve() {
     let url = TestCluster::database().await.url;
     for rows in [1, 2000] {
+        fill(&url, rows).await;
         for (sql, serves) in CHILD_INDEXES {
             let all = format!("create index on parent (kind, id); {sql}");
-            let told = is_silent(&url, &all, rows).await;
+            let told = found_with(&url, &all).await;
             assert_eq!(told.is_empty(), serves, "{rows} rows, {sql}: {told:?}");
         }
         for (sql, serves) in LIST_INDEXES {
             let all = format!("create index on child (parent_id); {sql}");
-            let told = is_silent(&url, &all, rows).await;
+            let told = found_with(&url, &all).await;
             assert_eq!(told.is_empty(), serves, "{rows} rows, {sql}: {told:?}");
         }
     }

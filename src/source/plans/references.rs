@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use sqlx::Row;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Row};
 
 use crate::check::question::{Reference, ReferenceColumn};
 use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
+use crate::source::catalogue::oid;
 
 /// `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
 const REFERENCES_SQL: &str = "\
@@ -34,7 +35,7 @@ pub(super) async fn read_references(
     targets: &BTreeSet<u32>,
 ) -> Result<Vec<Reference>, SourceError> {
     let targets: Vec<i64> = targets.iter().map(|&oid| i64::from(oid)).collect();
-    let rows = sqlx::query(AssertSqlSafe(REFERENCES_SQL))
+    let rows = sqlx::query(REFERENCES_SQL)
         .persistent(false)
         .bind(targets)
         .fetch_all(connection)
@@ -48,14 +49,14 @@ pub(super) async fn read_references(
         references.push(Reference {
             name: row.try_get("name")?,
             table: TableName {
-                oid: super::tables::oid(&row, "oid")?,
+                oid: oid(&row, "oid")?,
                 schema: row.try_get("schema")?,
                 name: row.try_get("relname")?,
             },
             is_partitioned: row.try_get("partitioned")?,
             grant: Some(row.try_get("grants")?).filter(|grants: &String| !grants.is_empty()),
             target: TableName {
-                oid: super::tables::oid(&row, "target")?,
+                oid: oid(&row, "target")?,
                 schema: row.try_get("target_schema")?,
                 name: row.try_get("target_name")?,
             },

@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row};
 
 use crate::check::table::{ColumnShape, IndexColumn, IndexShape, TableShape, TableShapes};
 use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
+use crate::source::catalogue::oid;
 
 /// The tables called `$1` and `$2`, and all that are partitions of the same tables or inherit from them.
 const TABLES_SQL: &str = "\
@@ -65,11 +66,6 @@ const NAMES_SQL: &str = "\
 select n.nspname::text as schema, c.relname::text as name from pg_class c join pg_namespace n on n.oid = c.relnamespace \
 where n.nspname = any($1::text[]) and c.relname ~ '_idx[0-9]*$'";
 
-pub(super) fn oid(row: &PgRow, column: &str) -> Result<u32, SourceError> {
-    let value: i64 = row.try_get(column)?;
-    u32::try_from(value).map_err(|_| SourceError::Unexpected("an oid out of range".into()))
-}
-
 /// Reads the tables of these schemas and names, with all that they are parts of, in a fixed number of statements.
 pub(super) async fn read_shapes(
     connection: &mut PgConnection,
@@ -77,7 +73,7 @@ pub(super) async fn read_shapes(
 ) -> Result<TableShapes, SourceError> {
     let (schemas, tables): (Vec<String>, Vec<String>) = names.iter().cloned().unzip();
     let mut shapes = TableShapes::default();
-    let rows = sqlx::query(AssertSqlSafe(TABLES_SQL))
+    let rows = sqlx::query(TABLES_SQL)
         .persistent(false)
         .bind(&schemas)
         .bind(&tables)
@@ -96,7 +92,7 @@ pub(super) async fn read_shapes(
         .map(|table| &table.name.schema)
         .collect();
     let schemas: Vec<&String> = schemas.into_iter().collect();
-    let taken = sqlx::query(AssertSqlSafe(NAMES_SQL))
+    let taken = sqlx::query(NAMES_SQL)
         .persistent(false)
         .bind(schemas)
         .fetch_all(connection)
@@ -129,17 +125,22 @@ fn table(row: &PgRow) -> Result<TableShape, SourceError> {
     })
 }
 
+/// The rows that `sql` returns for the tables `$1`.
+async fn of_tables(
+    connection: &mut PgConnection,
+    sql: &'static str,
+    oids: &[i64],
+) -> sqlx::Result<Vec<PgRow>> {
+    let statement = sqlx::query(sql).persistent(false).bind(oids);
+    statement.fetch_all(connection).await
+}
+
 async fn read_columns(
     connection: &mut PgConnection,
     oids: &[i64],
     tables: &mut HashMap<u32, TableShape>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(AssertSqlSafe(COLUMNS_SQL))
-        .persistent(false)
-        .bind(oids)
-        .fetch_all(connection)
-        .await?;
-    for row in &rows {
+    for row in &of_tables(connection, COLUMNS_SQL, oids).await? {
         let Some(table) = tables.get_mut(&oid(row, "oid")?) else {
             continue;
         };
@@ -164,12 +165,7 @@ async fn read_indexes(
     oids: &[i64],
     tables: &mut HashMap<u32, TableShape>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(AssertSqlSafe(INDEXES_SQL))
-        .persistent(false)
-        .bind(oids)
-        .fetch_all(connection)
-        .await?;
-    for row in &rows {
+    for row in &of_tables(connection, INDEXES_SQL, oids).await? {
         let Some(table) = tables.get_mut(&oid(row, "oid")?) else {
             continue;
         };
