@@ -36,12 +36,9 @@ pub async fn read_catalogue(
     let mut catalogue = Catalogue::default();
     let mut tables: HashMap<u32, Table> = HashMap::new();
     let mut found_names: Vec<(String, u32)> = Vec::new();
-    for name in names {
-        let (schema, table) = split_name(name);
-        if let Some(found) = read_table(connection, &schema, &table).await? {
-            found_names.push((name.clone(), found.name.oid));
-            tables.insert(found.name.oid, found);
-        }
+    for (name, table) in read_tables(connection, names).await? {
+        found_names.push((name, table.name.oid));
+        tables.insert(table.name.oid, table);
     }
     let table_oids: Vec<i64> = tables.keys().map(|&oid| i64::from(oid)).collect();
     read_columns(connection, &table_oids, &mut tables).await?;
@@ -100,33 +97,42 @@ fn character(row: &PgRow, column: &str) -> Result<char, SourceError> {
     Ok(text.chars().next().unwrap_or(' '))
 }
 
-async fn read_table(
+/// The tables called `names`, each with its name as it is written there.
+async fn read_tables(
     connection: &mut PgConnection,
-    schema: &str,
-    table: &str,
-) -> Result<Option<Table>, SourceError> {
+    names: &[String],
+) -> Result<Vec<(String, Table)>, SourceError> {
+    let (schemas, tables): (Vec<String>, Vec<String>) =
+        names.iter().map(|name| split_name(name)).unzip();
     let sql = format!(
-        "select c.oid::int8 as oid, c.relkind::text as kind, case when c.relrowsecurity then {STATE_SQL} end as row_security \
-         from pg_class c join pg_namespace n on n.oid = c.relnamespace \
-         where n.nspname = $1 and c.relname = $2 and c.relkind in ('r', 'p', 'v', 'm', 'f')"
+        "select w.name as written, n.nspname::text as schema, c.relname::text as name, \
+           c.oid::int8 as oid, c.relkind::text as kind, case when c.relrowsecurity then {STATE_SQL} end as row_security \
+         from unnest($1::text[], $2::text[], $3::text[]) w (name, schema, \"table\") \
+         join pg_namespace n on n.nspname = w.schema join pg_class c on c.relnamespace = n.oid and c.relname = w.\"table\" \
+         where c.relkind in ('r', 'p', 'v', 'm', 'f')"
     );
-    let row = sqlx::query(AssertSqlSafe(sql))
-        .bind(schema)
-        .bind(table)
-        .fetch_optional(connection)
+    let rows = sqlx::query(AssertSqlSafe(sql))
+        .bind(names)
+        .bind(schemas)
+        .bind(tables)
+        .fetch_all(connection)
         .await?;
-    let Some(row) = row else {
-        return Ok(None);
-    };
-    let oid = oid(&row, "oid")?;
+    rows.iter()
+        .map(|row| Ok((row.try_get("written")?, table(row)?)))
+        .collect()
+}
+
+/// A table of which only the name and what is in its row of `pg_class` is known.
+fn table(row: &PgRow) -> Result<Table, SourceError> {
+    let oid = oid(row, "oid")?;
     let row_security: Option<String> = row.try_get("row_security")?;
-    Ok(Some(Table {
+    Ok(Table {
         name: TableName {
             oid,
-            schema: schema.to_owned(),
-            name: table.to_owned(),
+            schema: row.try_get("schema")?,
+            name: row.try_get("name")?,
         },
-        kind: character(&row, "kind")?,
+        kind: character(row, "kind")?,
         row_security: row_security.map(|state| TableRowSecurity::new(oid, state)),
         has_other_ancestors: false,
         uncached: None,
@@ -136,7 +142,7 @@ async fn read_table(
         indexes: Vec::new(),
         descendants: Vec::new(),
         on_write: OnWrite::default(),
-    }))
+    })
 }
 
 /// Runs `sql` with `table_oids` as `$1`, and calls `add` with each row and the table that its column `oid` names.
