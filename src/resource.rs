@@ -149,9 +149,20 @@ impl Resource {
 
     /// The tables that documents of this resource show, root first, with repetitions.
     pub fn tables(&self) -> Vec<&TableName> {
-        let mut tables = Vec::new();
-        self.root.collect_tables(&mut tables);
-        tables
+        let rows = self.rows().into_iter();
+        rows.map(|row| &row.table).collect()
+    }
+
+    /// The rows that documents of this resource show, root first.
+    pub fn rows(&self) -> Vec<&Row> {
+        self.root.with_rows_below()
+    }
+
+    /// The first place in the configuration that names a table which documents of this resource show.
+    pub fn place_of(&self, table: &TableName) -> Option<&Place> {
+        let mut rows = self.rows().into_iter();
+        let row = rows.find(|row| row.table == *table)?;
+        Some(&row.place)
     }
 }
 
@@ -162,6 +173,8 @@ pub struct Filter {
     pub name: String,
     /// The root table's column.
     pub column: KeyColumn,
+    /// Its place in the configuration.
+    pub place: Place,
 }
 
 /// How the documents of a resource have owners: restricted principals read and write only documents whose column has the value
@@ -172,6 +185,8 @@ pub struct Owner {
     pub column: KeyColumn,
     /// The claim's name.
     pub claim: String,
+    /// The place of the column in the configuration.
+    pub place: Place,
 }
 
 impl Owner {
@@ -241,6 +256,8 @@ pub struct Alias {
     pub name: String,
     /// The columns of the root row.
     pub key: KeyShape,
+    /// Its place in the configuration.
+    pub place: Place,
 }
 
 /// What a row of a document shows.
@@ -248,6 +265,8 @@ pub struct Alias {
 pub struct Row {
     /// The table that the row comes from.
     pub table: TableName,
+    /// Where the configuration names the table.
+    pub place: Place,
     /// What is true for the rows of the table that exist for larder; `None`: all exist.
     pub condition: Option<Condition>,
     /// Its columns, in document order.
@@ -281,14 +300,12 @@ impl Row {
         out.push('}');
     }
 
-    fn collect_tables<'a>(&'a self, tables: &mut Vec<&'a TableName>) {
-        tables.push(&self.table);
-        for child in &self.children {
-            child.row.collect_tables(tables);
-        }
-        for lookup in &self.lookups {
-            lookup.row.collect_tables(tables);
-        }
+    /// This row and all below it.
+    pub(crate) fn with_rows_below(&self) -> Vec<&Self> {
+        let children = self.children.iter().map(|child| &child.row);
+        let below = children.chain(self.lookups.iter().map(|lookup| &lookup.row));
+        let below = below.flat_map(Self::with_rows_below);
+        std::iter::once(self).chain(below).collect()
     }
 }
 

@@ -289,7 +289,7 @@ impl About<'_> {
             columns: names,
             rule: Rule::MissingIndex,
             severity: Severity::Warning,
-            place: Some(self.resource.place.clone()),
+            place: self.resource.place_of(table).cloned(),
             subject: subject.to_owned(),
         }
     }
@@ -316,7 +316,10 @@ impl About<'_> {
             let columns =
                 columns.map(|pair| (pair.own.name.as_str(), pair.upper.key_type.sql_type()));
             let alias = format!("t{tables}");
-            searches.push(self.search(&alias, of_row(below), columns, subject));
+            searches.push(Search {
+                place: Some(below.place.clone()),
+                ..self.search(&alias, of_row(below), columns, subject)
+            });
             self.rows_below(below, subject, tables, searches);
         }
     }
@@ -333,7 +336,7 @@ impl About<'_> {
             };
             let subject = format!("each list of {name} by {} reads", filter.name);
             let what = format!("lists by {}", filter.name);
-            lists.push(self.list(&what, &filter.column, page, &subject));
+            lists.push(self.list(&what, (&filter.column, &filter.place), page, &subject));
         }
         if let Some(owner) = &self.resource.owner {
             let page = Page {
@@ -343,14 +346,25 @@ impl About<'_> {
                 limit: 1,
             };
             let subject = format!("each list of one owner's documents of {name} reads");
-            lists.push(self.list("lists of one owner", &owner.column, page, &subject));
+            let column = (&owner.column, &owner.place);
+            lists.push(self.list("lists of one owner", column, page, &subject));
         }
         lists
     }
 
-    fn list(&self, what: &str, column: &KeyColumn, first: Page, subject: &str) -> Question {
+    /// The lists by a column, which the configuration names at a place.
+    fn list(
+        &self,
+        what: &str,
+        (column, place): (&KeyColumn, &Place),
+        first: Page,
+        subject: &str,
+    ) -> Question {
         let root = of_row(&self.resource.root);
-        let mut search = self.search("t0", root, types(std::slice::from_ref(column)), subject);
+        let mut search = Search {
+            place: Some(place.clone()),
+            ..self.search("t0", root, types(std::slice::from_ref(column)), subject)
+        };
         let key = self.resource.key.columns.iter();
         let key = key.map(|column| column.name.clone());
         search.index.extend(key.filter(|name| *name != column.name));
@@ -382,7 +396,10 @@ impl About<'_> {
                 owner: None,
             };
             let subject = format!("each read of {name} by {} reads", alias.name);
-            let search = self.search("t0", of_row(root), types(&alias.key.columns), &subject);
+            let search = Search {
+                place: Some(alias.place.clone()),
+                ..self.search("t0", of_row(root), types(&alias.key.columns), &subject)
+            };
             let sql = find.sql(self.resource, None);
             let what = format!("reads by {}", alias.name);
             self.question(&what, PlanSettings::Documents, sql.as_str(), vec![search])

@@ -22,7 +22,6 @@ use crate::commands::install::with_database;
 use crate::config::{Config, ConfigError};
 use crate::feed::backlog::read_change_log;
 use crate::feed::inspect::{Inspected, Lack, inspect};
-use crate::resource::catalogue::TableName;
 use crate::resource::definition::{Mistake, Place};
 use crate::source::SourceError;
 use crate::source::facts::read_facts;
@@ -197,13 +196,13 @@ async fn read(
     Ok((inspected.mistakes, plans.rejected))
 }
 
-/// The oids of the tables of resources and of `--table`, with what names them.
+/// The oids of the tables of resources and of `--table`, with the place that names them first.
 fn named_tables(inspected: &Inspected, more: &[u32]) -> BTreeMap<u32, Place> {
     let mut named = BTreeMap::new();
     for resource in &inspected.resources {
-        for table in resource.tables() {
-            let place = || resource.place.clone();
-            named.entry(table.oid).or_insert_with(place);
+        for row in resource.rows() {
+            let place = || row.place.clone();
+            named.entry(row.table.oid).or_insert_with(place);
         }
     }
     for oid in more {
@@ -280,12 +279,12 @@ fn pooler(setting: &str, reason: &str) -> Finding {
     Finding::new(Rule::Pooler, Severity::Error, setting.to_owned(), reason)
 }
 
-/// The place of the first resource that shows the table `object`.
+/// The first place that names the table `object`.
 fn place_of(inspected: &Inspected, object: &str) -> Option<Place> {
-    let shows = |table: &&TableName| table.to_string() == object;
-    let mut resources = inspected.resources.iter();
-    let resource = resources.find(|resource| resource.tables().iter().any(shows))?;
-    Some(resource.place.clone())
+    let resources = inspected.resources.iter();
+    let mut rows = resources.flat_map(|resource| resource.rows());
+    let row = rows.find(|row| row.table.to_string() == object)?;
+    Some(row.place.clone())
 }
 
 /// All rules, a line each.

@@ -210,6 +210,7 @@ pub fn list_names(names: &[String]) -> Cow<'_, str> {
 mod tests {
     use super::*;
     use crate::resource::catalogue::TableName;
+    use crate::resource::definition::Place;
     use crate::resource::value::ValueType;
     use crate::resource::{Child, Field, Lookup, LookupTargets, Rendering};
 
@@ -226,6 +227,11 @@ mod tests {
                 oid: 1,
                 schema: "s".into(),
                 name: "t".into(),
+            },
+            place: Place {
+                origin: "test".into(),
+                line: 0,
+                key: String::new(),
             },
             condition: None,
             fields: fields.iter().map(field).collect(),

@@ -124,11 +124,8 @@ impl<'a> Resolver<'a> {
 
     /// The tables of the catalogue that a document with this root shows, root first.
     fn shown_tables(&self, root: &Row) -> Vec<&'a Table> {
-        let mut names = Vec::new();
-        root.collect_tables(&mut names);
-        let names = names.into_iter();
-        names
-            .filter_map(|name| self.catalogue.table(name))
+        let rows = root.with_rows_below().into_iter();
+        rows.filter_map(|row| self.catalogue.table(&row.table))
             .collect()
     }
 
@@ -224,6 +221,7 @@ impl<'a> Resolver<'a> {
                 Ok(key_type) => filters.push(Filter {
                     name: name.clone(),
                     column: KeyColumn::new(column, key_type),
+                    place: place.clone(),
                 }),
                 Err(why) => {
                     let why = why.replace("keys are", "filters, as keys, are");
@@ -296,6 +294,7 @@ impl<'a> Resolver<'a> {
         self.check_names(&fields, definition);
         (self.mistakes.len() == mistakes).then(|| Row {
             table: table.name.clone(),
+            place: written.place.clone(),
             condition,
             fields,
             children,

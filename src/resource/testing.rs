@@ -18,8 +18,14 @@ pub(crate) fn named(name: &str) -> Resource {
         schema: "public".into(),
         name: name.into(),
     };
+    let place = Place {
+        origin: "test".into(),
+        line: 0,
+        key: String::new(),
+    };
     let root = Row {
         table,
+        place: place.clone(),
         condition: None,
         fields: Vec::new(),
         children: Vec::new(),
@@ -27,11 +33,7 @@ pub(crate) fn named(name: &str) -> Resource {
     };
     Resource {
         name: name.into(),
-        place: Place {
-            origin: "test".into(),
-            line: 0,
-            key: String::new(),
-        },
+        place,
         tiers: Tiers {
             memory: true,
             disk: true,

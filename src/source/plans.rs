@@ -197,8 +197,7 @@ async fn reference_questions(
             return None;
         }
         let mut resources = resources.iter();
-        let resource = resources.find(|resource| resource.tables().contains(&&reference.target));
-        let place = resource.map(|resource| &resource.place);
+        let place = resources.find_map(|resource| resource.place_of(&reference.target));
         Some(reference_question(reference, place, &deleted))
     });
     Ok(questions.collect())

@@ -23,6 +23,7 @@ impl Resolver<'_> {
         Some(Some(Owner {
             column,
             claim: definition.claim.value.clone(),
+            place: definition.column.place.clone(),
         }))
     }
 
@@ -83,6 +84,7 @@ impl Resolver<'_> {
                 aliases.push(Alias {
                     name: alias.name.value.clone(),
                     key: key_shape(columns, root),
+                    place: alias.name.place.clone(),
                 });
             }
         }
