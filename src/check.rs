@@ -24,10 +24,11 @@ use crate::resource::definition::Place;
 pub enum Rule {
     /// The configuration does not fit the database, so `serve` refuses it.
     Unfit,
+    /// larder's triggers or its schema are missing, disabled, different or outdated. It is before `Rights`, since
+    /// privileges on the schema can be granted once it is there.
+    Triggers,
     /// larder's role lacks a privilege.
     Rights,
-    /// larder's triggers or its schema are missing, disabled, different or outdated.
-    Triggers,
     /// A pooler stands before PostgreSQL where larder needs a session.
     Pooler,
     /// One of larder's statements reads a whole table or a whole index.
@@ -111,8 +112,8 @@ impl Rule {
     /// All rules, in the order in which they are listed.
     pub const ALL: [Self; 15] = [
         Self::Unfit,
-        Self::Rights,
         Self::Triggers,
+        Self::Rights,
         Self::Pooler,
         Self::MissingIndex,
         Self::ForeignKey,

@@ -83,10 +83,13 @@ fn schema_rights(answers: bool) -> Vec<Right> {
     };
     let names = TABLES.map(literal).join(", ");
     let functions = "larder.prune(interval, bigint), larder.snapshot(xid8, xid8[])";
+    // A role that may create the schema will own it.
     let right = |privilege: String, is_held_sql: String| Right {
         object: object.to_owned(),
         privilege,
-        is_held_sql,
+        is_held_sql: format!(
+            "coalesce({is_held_sql}, has_database_privilege(current_database(), 'create'))"
+        ),
     };
     vec![
         right(
