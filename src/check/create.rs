@@ -128,14 +128,24 @@ impl WantedIndex {
     }
 }
 
-/// The statement that drops `index` of `table` while it is used.
+/// The statement that drops `index` of `table`.
 pub fn drop_index(table: &TableShape, index: &IndexShape) -> Remedy {
-    Remedy {
-        sql: format!(
-            "drop index concurrently {};",
-            qualified(&table.name, &index.name)
-        ),
-        lock: CONCURRENTLY,
+    drop_statement(&qualified(&table.name, &index.name), table.kind == 'p')
+}
+
+/// The statement that drops the index `name`, which is quoted and has its schema: while its table is used, unless that is
+/// partitioned.
+pub fn drop_statement(name: &str, is_partitioned: bool) -> Remedy {
+    if is_partitioned {
+        Remedy {
+            sql: format!("drop index {name};"),
+            lock: Some("ACCESS EXCLUSIVE"),
+        }
+    } else {
+        Remedy {
+            sql: format!("drop index concurrently {name};"),
+            lock: CONCURRENTLY,
+        }
     }
 }
 

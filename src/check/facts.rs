@@ -1,5 +1,6 @@
 //! What the catalogue and the statistics say about tables and indexes as they are. `source/facts.rs` reads it.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::resource::catalogue::TableName;
@@ -14,6 +15,15 @@ pub struct Facts {
     pub counted_for: Duration,
     /// Statements may use indexes on a standby as well, whose statistics are its own.
     pub has_standby: bool,
+}
+
+/// What the plans of statements say about indexes. Each is named by its schema and its name, unquoted.
+#[derive(Clone, Debug, Default)]
+pub struct PlannedIndexes {
+    /// Those that serve a statement.
+    pub used: BTreeSet<(String, String)>,
+    /// Those that a finding drops, since the index that it creates does all that they do.
+    pub dropped: BTreeSet<(String, String)>,
 }
 
 /// A table or a partition.
@@ -107,6 +117,11 @@ impl IndexFacts {
     /// Schema and name, unquoted.
     pub fn full_name(&self) -> String {
         format!("{}.{}", self.schema, self.name)
+    }
+
+    /// Whether `indexes` name it.
+    pub fn is_in(&self, indexes: &BTreeSet<(String, String)>) -> bool {
+        indexes.contains(&(self.schema.clone(), self.name.clone()))
     }
 
     /// Whether it has an expression in place of a column.

@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use crate::check::facts::{Facts, IndexFacts, TableFacts};
+use crate::check::create::drop_statement;
+use crate::check::facts::{Facts, IndexFacts, PlannedIndexes, TableFacts};
 use crate::check::{Finding, Remedy, Rule, Severity};
 use crate::resource::sql::identifier;
 
@@ -12,16 +13,16 @@ const COUNTED_FOR_MIN: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 /// Smaller indexes are not worth a finding.
 const UNUSED_BYTES_MIN: u64 = 1 << 20;
 
-/// The findings about the indexes of all tables.
-pub fn findings(facts: &Facts) -> Vec<Finding> {
+/// The findings about the indexes of all tables, of which plans say what is `planned`.
+pub fn findings(facts: &Facts, planned: &PlannedIndexes) -> Vec<Finding> {
     let mut findings = Vec::new();
     for table in &facts.tables {
+        let mut dropped = Dropped::new(table, planned);
         let indexes = table.indexes.iter();
-        let broken = indexes.filter(|index| is_broken(index));
-        let broken = broken.map(|index| invalid(table, index));
+        let broken = indexes.filter(|index| is_broken(index) && !dropped.contains(index));
+        let broken = broken.map(|index| invalid(table, index, &dropped));
         let mut of_table: Vec<Finding> = broken.collect();
         if table.place.is_some() {
-            let mut dropped = Dropped::default();
             of_table.extend(duplicates(table, &mut dropped));
             of_table.extend(prefixes(table, &mut dropped));
             of_table.extend(unused(facts, table, &mut dropped));
@@ -35,20 +36,38 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
 }
 
 /// The indexes of a table that are to be dropped, each with the one that will serve its statements, if it has any.
-#[derive(Default)]
-struct Dropped<'t>(Vec<(&'t IndexFacts, Option<&'t IndexFacts>)>);
+struct Dropped<'t> {
+    indexes: Vec<(&'t IndexFacts, Option<&'t IndexFacts>)>,
+    planned: &'t PlannedIndexes,
+}
 
-impl Dropped<'_> {
-    fn contains(&self, index: &IndexFacts) -> bool {
-        self.0.iter().any(|(known, _)| known.name == index.name)
+impl<'t> Dropped<'t> {
+    /// Those that the findings of plans drop.
+    fn new(table: &'t TableFacts, planned: &'t PlannedIndexes) -> Self {
+        let indexes = table.indexes.iter();
+        let dropped = indexes.filter(|index| index.is_in(&planned.dropped));
+        Self {
+            indexes: dropped.map(|index| (index, None)).collect(),
+            planned,
+        }
     }
 
-    /// The scans of an index and of those whose statements it will serve.
-    fn scans(&self, index: &IndexFacts) -> i64 {
-        let replaced = self.0.iter();
-        let replaced = replaced.filter(|(_, by)| by.is_some_and(|by| by.name == index.name));
-        let scans: i64 = replaced.map(|(replaced, _)| self.scans(replaced)).sum();
-        index.scans.saturating_add(scans)
+    fn add(&mut self, index: &'t IndexFacts, serving_instead: Option<&'t IndexFacts>) {
+        self.indexes.push((index, serving_instead));
+    }
+
+    fn contains(&self, index: &IndexFacts) -> bool {
+        let mut indexes = self.indexes.iter();
+        indexes.any(|(known, _)| known.name == index.name)
+    }
+
+    /// Whether statements use an index, or will use it in place of others.
+    fn is_used(&self, index: &IndexFacts) -> bool {
+        let replaced = self.indexes.iter();
+        let mut replaced = replaced.filter(|(_, by)| by.is_some_and(|by| by.name == index.name));
+        index.scans > 0
+            || index.is_in(&self.planned.used)
+            || replaced.any(|(replaced, _)| self.is_used(replaced))
     }
 }
 
@@ -56,19 +75,21 @@ fn is_broken(index: &IndexFacts) -> bool {
     !index.is_valid && !index.is_being_built && !index.is_partitioned
 }
 
-fn invalid(table: &TableFacts, index: &IndexFacts) -> Finding {
+fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Finding {
     let reason = "it was not built to its end: no statement uses it, but writes may have to keep it up to date";
     let name = sql_name(index);
-    // What `reindex concurrently` leaves behind is a copy, or the old index.
-    let is_left_over = |ending: &str| {
-        let name = index.name.trim_end_matches(|c: char| c.is_ascii_digit());
-        name.ends_with(ending)
+    // Built, it would be a duplicate of one that is valid, or that is built before it.
+    let place = |index: &IndexFacts| (may_be_dropped(index), index.name.clone());
+    let is_built_before = |other: &IndexFacts| {
+        is_broken(other) && !is_left_over(other) && place(other) < place(index)
     };
-    // Built, it would be a duplicate.
     let mut others = table.indexes.iter();
-    let has_equal = others.any(|other| other.is_valid && are_equal(other, index));
+    let has_equal = others.any(|other| {
+        let will_be_there = other.is_valid || is_built_before(other);
+        will_be_there && !dropped.contains(other) && are_equal(other, index)
+    });
     let is_needless = has_equal && may_be_dropped(index);
-    let sql = if is_needless || is_left_over("_ccnew") || is_left_over("_ccold") {
+    let sql = if is_needless || is_left_over(index) {
         format!("drop index concurrently {name};")
     } else {
         format!("reindex index concurrently {name};")
@@ -83,6 +104,12 @@ fn invalid(table: &TableFacts, index: &IndexFacts) -> Finding {
     )
 }
 
+/// Whether `reindex concurrently` has left it behind: a copy, or the old index.
+fn is_left_over(index: &IndexFacts) -> bool {
+    let name = index.name.trim_end_matches(|c: char| c.is_ascii_digit());
+    name.ends_with("_ccnew") || name.ends_with("_ccold")
+}
+
 /// Of indexes that are equal, all but one. Notes those in `dropped`.
 fn duplicates<'t>(table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -90,10 +117,11 @@ fn duplicates<'t>(table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Findi
     let mut indexes: Vec<&IndexFacts> = table.indexes.iter().collect();
     // What has to stay is kept, else the first by name.
     indexes.sort_by_key(|index| (may_be_dropped(index), index.name.clone()));
-    for index in indexes.into_iter().filter(|index| index.is_valid) {
+    indexes.retain(|index| index.is_valid && !dropped.contains(index));
+    for index in indexes {
         match kept.iter().find(|other| are_equal(other, index)) {
-            Some(other) if may_be_dropped(index) => {
-                dropped.0.push((index, Some(other)));
+            Some(&other) if may_be_dropped(index) => {
+                dropped.add(index, Some(other));
                 let reason = format!("it is equal to {} in every respect", other.name);
                 findings.push(superfluous(
                     Rule::DuplicateIndex,
@@ -121,8 +149,9 @@ fn prefixes<'t>(table: &'t TableFacts, dropped: &mut Dropped<'t>) -> Vec<Finding
         if !is_plain(index) || !may_be_dropped(index) || dropped.contains(index) {
             continue;
         }
-        if let Some(other) = others.iter().find(|other| continues(other, index)) {
-            dropped.0.push((index, Some(other)));
+        let other = others.iter().find(|other| continues(other, index));
+        if let Some(other) = other.copied() {
+            dropped.add(index, Some(other));
             let reason = format!("{} begins with its columns", other.name);
             findings.push(superfluous(
                 Rule::PrefixIndex,
@@ -143,7 +172,7 @@ fn unused<'t>(facts: &Facts, table: &'t TableFacts, dropped: &mut Dropped<'t>) -
     let days = facts.counted_for.as_secs() / (24 * 60 * 60);
     let mut findings = Vec::new();
     for index in &table.indexes {
-        let is_unused = dropped.scans(index) == 0
+        let is_unused = !dropped.is_used(index)
             && index.bytes >= UNUSED_BYTES_MIN
             && index.is_valid
             && !index.is_unique
@@ -155,7 +184,7 @@ fn unused<'t>(facts: &Facts, table: &'t TableFacts, dropped: &mut Dropped<'t>) -
         if !is_unused {
             continue;
         }
-        dropped.0.push((index, None));
+        dropped.add(index, None);
         let reason = format!(
             "no statement has used it in the {days} days of the statistics; it takes {} MiB",
             index.bytes >> 20
@@ -199,11 +228,12 @@ fn is_plain(index: &IndexFacts) -> bool {
         && !index.has_expression()
 }
 
-/// Whether `other` is a B-tree of all rows that begins with the columns of `index`, and has more.
+/// Whether `other` is a B-tree of all rows that begins with the columns of `index`, and has or does more.
 fn continues(other: &IndexFacts, index: &IndexFacts) -> bool {
     other.method == "btree"
         && other.predicate.is_none()
-        && other.columns.len() > index.columns.len()
+        && (other.columns.len() > index.columns.len()
+            || other.is_unique && other.included.is_empty())
         && other.columns.starts_with(&index.columns)
 }
 
@@ -233,19 +263,7 @@ fn finds_all(index: &IndexFacts, columns: &[String]) -> bool {
 }
 
 fn superfluous(rule: Rule, severity: Severity, index: &IndexFacts, reason: String) -> Finding {
-    let name = sql_name(index);
-    // PostgreSQL can't drop the index of a partitioned table concurrently.
-    let remedy = if index.is_partitioned {
-        Remedy {
-            sql: format!("drop index {name};"),
-            lock: Some("ACCESS EXCLUSIVE"),
-        }
-    } else {
-        Remedy {
-            sql: format!("drop index concurrently {name};"),
-            lock: Some("SHARE UPDATE EXCLUSIVE"),
-        }
-    };
+    let remedy = drop_statement(&sql_name(index), index.is_partitioned);
     finding(rule, severity, index, reason, remedy)
 }
 

@@ -2,11 +2,13 @@
 
 mod users;
 
+use std::collections::BTreeSet;
+
 use crate::check::create::{WantedIndex, drop_index};
 use crate::check::plan::{Plan, Scan};
 use crate::check::question::{Question, QuestionKind, Search};
 use crate::check::table::{IndexShape, TableShape, TableShapes};
-use crate::check::{Finding, Rule};
+use crate::check::{Finding, Remedy, Rule};
 
 /// A finding, and the index that it asks for.
 #[derive(Clone, Debug)]
@@ -19,6 +21,8 @@ pub struct Advice {
     pub index: WantedIndex,
     /// Statements that create it on each part of the table that lacks it, for a trial.
     pub trial: Vec<String>,
+    /// The indexes whose work it does as well: schema, name, and the statement that drops them.
+    pub obsolete: Vec<((String, String), Remedy)>,
 }
 
 /// What the rules know besides plans.
@@ -52,6 +56,34 @@ impl Judge<'_> {
             (QuestionKind::Users(statement), [plan]) => self.users(statement, plan),
             _ => Vec::new(),
         }
+    }
+
+    /// The indexes, by schema and name, that serve the statements of a question: those of its plans, and those that would
+    /// serve a search as well.
+    pub fn used(&self, question: &Question, plans: &[Plan]) -> BTreeSet<(String, String)> {
+        let searches = match &question.kind {
+            QuestionKind::Rows(searches) => searches.as_slice(),
+            QuestionKind::List(search) => std::slice::from_ref(search),
+            QuestionKind::Users(_) => &[],
+        };
+        let mut used = BTreeSet::new();
+        for scan in plans.iter().flat_map(|plan| &plan.scans) {
+            let indexes = scan.indexes.iter();
+            used.extend(indexes.map(|index| (scan.schema.clone(), index.name.clone())));
+        }
+        let scans = plans.iter().flat_map(|plan| {
+            let searches = searches.iter();
+            searches.flat_map(|search| {
+                let scans = self.scans(search, plan).into_iter();
+                scans.map(move |(table, _)| (table, search))
+            })
+        });
+        for (table, search) in scans {
+            let indexes = table.indexes.iter();
+            let serving = indexes.filter(|index| index.begins_with(&search.columns));
+            used.extend(serving.map(|index| (table.name.schema.clone(), index.name.clone())));
+        }
+        used
     }
 
     /// How `plan` reads the rows of a search: the scans of its table and of the parts of that.
@@ -96,7 +128,7 @@ impl Judge<'_> {
                 || indexes.any(|index| index.is_ordered_by(&search.index, search.columns.len()))
         };
         let mut lacking = Vec::new();
-        let mut obsolete: Vec<(&TableShape, &IndexShape)> = Vec::new();
+        let mut wrong: Vec<&IndexShape> = Vec::new();
         let mut line = None;
         for (table, scan) in self.scans(search, alone) {
             let page = pages.iter().find(|(other, _)| other.name == table.name);
@@ -106,9 +138,9 @@ impl Judge<'_> {
             lacking.push(table);
             line = line.or(page.map(|(_, page)| page.line.clone()));
             let used = scan.indexes.iter();
-            obsolete.extend(used.filter_map(|used| Some((table, table.index(&used.name)?))));
+            wrong.extend(used.filter_map(|used| table.index(&used.name)));
         }
-        let (_, index) = obsolete.first()?;
+        let index = wrong.first()?;
         let rule = match index.method.as_str() {
             "hash" => Rule::HashRange,
             _ => Rule::ColumnOrder,
@@ -121,9 +153,7 @@ impl Judge<'_> {
             index.name,
         );
         let line = line.unwrap_or_default();
-        let mut advice = self.finding(search, rule, reason, &line, &lacking)?;
-        drop_obsolete(&mut advice, &obsolete);
-        Some(advice)
+        self.finding(search, rule, reason, &line, &lacking)
     }
 
     /// The finding that pages are read by an index that has the key before the column of the search.
@@ -154,6 +184,33 @@ impl Judge<'_> {
         self.finding(search, Rule::ColumnOrder, reason, &scan.line, &lacking)
     }
 
+    /// The indexes of `table` that are of no more use once it has `index`, on its parts in `lacking`. A hash index is
+    /// smaller than a B-tree of long values, so it is dropped only where it can't do what is asked for.
+    fn obsolete(
+        &self,
+        table: &TableShape,
+        lacking: &[&TableShape],
+        index: &WantedIndex,
+        rule: Rule,
+    ) -> Vec<((String, String), Remedy)> {
+        let is_whole = self.shapes.leaves(table).len() == lacking.len();
+        let partitioned = (table.kind == 'p' && is_whole).then_some(table);
+        let tables = lacking.iter().copied().chain(partitioned);
+        let indexes = tables.flat_map(|table| table.indexes.iter().map(move |own| (table, own)));
+        let is_obsolete = |own: &IndexShape| {
+            index.operator_class.is_none()
+                && (own.method == "btree" || rule == Rule::HashRange)
+                && own.is_redundant_beside(&index.columns)
+        };
+        let obsolete = indexes.filter(|(_, own)| is_obsolete(own));
+        obsolete
+            .map(|(table, own)| {
+                let name = (table.name.schema.clone(), own.name.clone());
+                (name, drop_index(table, own))
+            })
+            .collect()
+    }
+
     fn finding(
         &self,
         search: &Search,
@@ -166,6 +223,7 @@ impl Judge<'_> {
         let index = WantedIndex::of(&search.index);
         let (remedies, cost) = index.create(self.shapes, table, lacking, self.deduplicates);
         Some(Advice {
+            obsolete: self.obsolete(table, lacking, &index, rule),
             finding: Finding {
                 rule,
                 severity: search.severity,
@@ -181,15 +239,6 @@ impl Judge<'_> {
             index,
             trial: Vec::new(),
         })
-    }
-}
-
-/// Adds the statements that drop those of `indexes` which the advised index makes redundant.
-fn drop_obsolete(advice: &mut Advice, indexes: &[(&TableShape, &IndexShape)]) {
-    for (table, index) in indexes {
-        if index.is_redundant_beside(&advice.index.columns) {
-            advice.finding.remedies.push(drop_index(table, index));
-        }
     }
 }
 
@@ -244,9 +293,10 @@ fn is_single(table: &TableShape, search: &Search) -> bool {
     })
 }
 
-/// The findings of all `advice`, each index asked for once: a search of a pass and one of a document may lack the same, and
-/// a foreign key that larder's own statements search by needs no second finding.
-pub fn findings(advice: Vec<Advice>) -> Vec<Finding> {
+/// The findings of all `advice`, and the indexes that they drop, by schema and name. Each index is asked for once: a search
+/// of a pass and one of a document may lack the same, and a foreign key that larder's own statements search by needs no second
+/// finding.
+pub fn findings(advice: Vec<Advice>) -> (Vec<Finding>, BTreeSet<(String, String)>) {
     let mut kept: Vec<Advice> = Vec::new();
     let mut sorted = advice;
     sorted.sort_by_key(|advice| {
@@ -267,15 +317,26 @@ pub fn findings(advice: Vec<Advice>) -> Vec<Finding> {
             kept.push(advice);
         }
     }
-    let mut findings: Vec<Finding> = kept.into_iter().map(|advice| advice.finding).collect();
-    findings.sort_by(|one, other| {
-        let key = |finding: &Finding| {
-            let sql = finding.remedies.first().map(|remedy| remedy.sql.clone());
-            (finding.rule, finding.object.clone(), sql)
-        };
-        key(one).cmp(&key(other))
+    kept.sort_by_cached_key(|advice| {
+        let finding = &advice.finding;
+        let sql = finding.remedies.first().map(|remedy| remedy.sql.clone());
+        (finding.rule, finding.object.clone(), sql)
     });
-    findings
+    let mut dropped = BTreeSet::new();
+    let mut findings = Vec::with_capacity(kept.len());
+    for Advice {
+        mut finding,
+        obsolete,
+        ..
+    } in kept
+    {
+        let obsolete = obsolete.into_iter();
+        let obsolete = obsolete.filter(|(index, _)| dropped.insert(index.clone()));
+        let drops: Vec<Remedy> = obsolete.map(|(_, remedy)| remedy).collect();
+        finding.remedies.extend(drops);
+        findings.push(finding);
+    }
+    (findings, dropped)
 }
 
 /// Whether the first of `columns` are `others`, in any order.

@@ -188,7 +188,7 @@ async fn read(
     let named = named_tables(&inspected, &options.tables);
     let reading = async |connection: &mut PgConnection| read_facts(connection, &named).await;
     if let Some(facts) = attempt(transaction, report, "tables and indexes", reading).await? {
-        report.add(indexes::findings(&facts));
+        report.add(indexes::findings(&facts, &plans.indexes));
         report.add(upkeep::findings(&facts));
     }
     let log = attempt(transaction, report, "the change log", read_change_log).await?;

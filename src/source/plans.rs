@@ -17,6 +17,7 @@ use sqlx::postgres::{PgConnection, PgDatabaseError, PgErrorPosition};
 use sqlx::{AssertSqlSafe, Row, raw_sql};
 
 use crate::check::Finding;
+use crate::check::facts::PlannedIndexes;
 use crate::check::judge::{Judge, findings};
 use crate::check::plan::Plan;
 use crate::check::queries::QueryError;
@@ -78,6 +79,8 @@ pub enum Hypothetical {
 pub struct PlanReport {
     /// In the order of rules and objects.
     pub findings: Vec<Finding>,
+    /// What is to be said about indexes.
+    pub indexes: PlannedIndexes,
     /// What could not be checked.
     pub unchecked: Vec<Unchecked>,
     /// What larder's role may not see.
@@ -127,6 +130,7 @@ pub async fn check_plans(
     let trial = Trial::find(connection, options.hypothetical, &path, &mut report).await?;
     let mut advice = Vec::new();
     for (question, plans) in &answered {
+        report.indexes.used.extend(judge.used(question, plans));
         let given = judge.advice(question, plans);
         match (&question.kind, &trial) {
             (QuestionKind::Users(statement), Some(trial)) => {
@@ -135,7 +139,7 @@ pub async fn check_plans(
             _ => advice.extend(given),
         }
     }
-    report.findings = findings(advice);
+    (report.findings, report.indexes.dropped) = findings(advice);
     Ok(report)
 }
 

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use super::*;
 use crate::check::facts::KeyColumn;
 use crate::resource::catalogue::TableName;
@@ -68,7 +70,11 @@ fn facts(indexes: Vec<IndexFacts>) -> Facts {
 }
 
 fn found(facts: &Facts) -> Vec<String> {
-    let findings = findings(facts);
+    found_beside(facts, &PlannedIndexes::default())
+}
+
+fn found_beside(facts: &Facts, planned: &PlannedIndexes) -> Vec<String> {
+    let findings = findings(facts, planned);
     let described = findings.iter().map(|finding| {
         let sql = &finding.remedies[0].sql;
         format!("{} {}: {sql}", finding.rule, finding.object)
@@ -176,6 +182,7 @@ fn a_beginning_of_another_index_is_found() {
         |index| {
             index.columns.truncate(1);
             index.is_unique = true;
+            index.included.push("z".to_owned());
         },
     ];
     for change in others {
@@ -214,7 +221,10 @@ fn chains_leave_the_longest_one() {
 /// The reason names an index that stays.
 #[test]
 fn the_one_that_stays_is_named() {
-    let reason = |indexes: Vec<IndexFacts>| findings(&facts(indexes)).pop().unwrap().reason;
+    let reason = |indexes: Vec<IndexFacts>| {
+        let findings = findings(&facts(indexes), &PlannedIndexes::default());
+        findings.last().unwrap().reason.clone()
+    };
     let chain = ["a", "b", "c"].map(|name| index(name, &["x", "y", "z"]));
     let mut chain = chain.to_vec();
     chain[0].columns.truncate(2);
@@ -273,6 +283,64 @@ fn an_index_without_scans_is_found() {
     let mut foreign = facts.clone();
     foreign.tables[0].place = None;
     assert_eq!(found(&foreign), [""; 0]);
+    let planned = PlannedIndexes {
+        used: named("b"),
+        ..PlannedIndexes::default()
+    };
+    assert_eq!(found_beside(&facts, &planned), [""; 0]);
+}
+
+fn named(name: &str) -> BTreeSet<(String, String)> {
+    BTreeSet::from([("public".to_owned(), name.to_owned())])
+}
+
+/// A plan has used the first index of a chain, whose last one stays.
+#[test]
+fn an_index_that_plans_will_use_instead_stays() {
+    let chain = ["a", "b", "c"].map(|name| IndexFacts {
+        scans: 0,
+        ..index(name, &["x", "y", "z"])
+    });
+    let mut chain = chain.to_vec();
+    chain[0].columns.truncate(1);
+    chain[1].columns.truncate(2);
+    let planned = PlannedIndexes {
+        used: named("a"),
+        ..PlannedIndexes::default()
+    };
+    let found = found_beside(&facts(chain), &planned);
+    let rules: Vec<&str> = found.iter().map(|found| &found[..21]).collect();
+    assert_eq!(rules, ["prefix-index public.a", "prefix-index public.b"]);
+}
+
+/// The finding that creates an index drops what it makes superfluous.
+#[test]
+fn what_the_findings_of_plans_drop_is_not_dropped_again() {
+    let mut indexes = ["a", "b", "c"].map(|name| index(name, &["x", "y"]));
+    indexes[1].columns.truncate(1);
+    indexes[2].is_valid = false;
+    let facts = facts(indexes.to_vec());
+    assert_eq!(found(&facts).len(), 2, "{:?}", found(&facts));
+    let planned = |name: &str| PlannedIndexes {
+        dropped: named(name),
+        ..PlannedIndexes::default()
+    };
+    let of = |name: &str| found_beside(&facts, &planned(name)).concat();
+    assert!(!of("b").contains("public.b"), "{}", of("b"));
+    assert!(!of("c").contains("public.c"), "{}", of("c"));
+    // Nothing is left that it would be a beginning of, or equal to.
+    assert!(!of("a").contains("prefix"), "{}", of("a"));
+    assert!(of("a").contains("reindex"), "{}", of("a"));
+}
+
+/// It is no use beside a unique index of the same columns.
+#[test]
+fn a_plain_index_beside_a_unique_one_is_found() {
+    let both = facts(vec![index("a", &["x"]), index("b", &["x"])]);
+    assert_eq!(
+        near(&both, |index| index.is_unique = true),
+        ["prefix-index public.a: drop index concurrently \"public\".\"a\";"]
+    );
 }
 
 /// What is dropped must not be missed by the statements of what was dropped before it.
@@ -370,6 +438,13 @@ fn an_invalid_index_is_built_again() {
     for need in NEEDS {
         let found = near(&equal, need);
         assert_eq!(found, [expected]);
+    }
+    // Of two that are equal one is built, but none that is dropped.
+    for (other, sql) in [("a", "drop"), ("a_ccnew", "reindex")] {
+        let mut pair = equal.clone();
+        pair.tables[0].indexes[0].is_valid = false;
+        pair.tables[0].indexes[0].name = other.to_owned();
+        assert!(found(&pair)[1].contains(sql), "{:?}", found(&pair));
     }
     for name in ["b_ccnew", "b_ccold", "b_ccnew12"] {
         facts.tables[0].indexes[1].name = name.to_owned();

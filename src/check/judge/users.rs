@@ -2,7 +2,7 @@
 
 use crate::check::condition::{ColumnTest, Comparison};
 use crate::check::create::WantedIndex;
-use crate::check::judge::{Advice, Judge, drop_obsolete};
+use crate::check::judge::{Advice, Judge};
 use crate::check::plan::{Plan, Scan};
 use crate::check::question::UserStatement;
 use crate::check::table::{IndexShape, TableShape};
@@ -14,8 +14,6 @@ struct Wish<'p> {
     index: WantedIndex,
     why: String,
     scan: &'p Scan,
-    /// The index whose columns stand in the wrong order.
-    obsolete: Option<String>,
 }
 
 impl Judge<'_> {
@@ -59,7 +57,8 @@ impl Judge<'_> {
             Rule::LikePrefix => Severity::Info,
             _ => Severity::Warning,
         };
-        let mut advice = Advice {
+        Advice {
+            obsolete: self.obsolete(table, lacking, &wish.index, wish.rule),
             finding: Finding {
                 rule: wish.rule,
                 severity,
@@ -74,13 +73,7 @@ impl Judge<'_> {
             table: table.name.oid,
             trial: wish.index.create_on_each(lacking),
             index: wish.index,
-        };
-        let obsolete = lacking.iter().filter_map(|table| {
-            let name = wish.obsolete.as_ref()?;
-            Some((*table, table.index(name)?))
-        });
-        drop_obsolete(&mut advice, &obsolete.collect::<Vec<_>>());
-        advice
+        }
     }
 }
 
@@ -128,7 +121,6 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
             why: format!("whole: its hash index on {column} has no order"),
             index: WantedIndex::of(&columns),
             scan,
-            obsolete: None,
         }),
         _ if table
             .indexes
@@ -142,7 +134,6 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
             why: format!("whole, since no index begins with ({})", columns.join(", ")),
             index: WantedIndex::of(&columns),
             scan,
-            obsolete: None,
         }),
     }
 }
@@ -184,7 +175,6 @@ fn reordered<'p>(scan: &'p Scan, index: &IndexShape, tests: &[ColumnTest]) -> Op
         ),
         index: WantedIndex::of(&columns),
         scan,
-        obsolete: Some(index.name.clone()),
     })
 }
 
@@ -233,7 +223,6 @@ fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Wish<
             operator_class: class,
         },
         scan,
-        obsolete: None,
     }
 }
 
@@ -256,6 +245,5 @@ fn sorted_by_hashed<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> 
         ),
         index: WantedIndex::of(std::slice::from_ref(&column.name)),
         scan,
-        obsolete: None,
     })
 }
