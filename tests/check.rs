@@ -12,6 +12,7 @@ use crate::command::{configured, value};
 use crate::harness::cluster::{TestCluster, TestRole, start_postgres};
 use crate::harness::eventually;
 use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
+use crate::harness::programs::run_program;
 use crate::harness::reachable_directory;
 use crate::harness::service::execute;
 use crate::harness::swapping_pooler::SwappingPooler;
@@ -94,9 +95,17 @@ async fn what_is_found_is_mended_by_its_sql() {
         let finding = (rule.to_owned(), object.to_owned());
         assert!(of(&report).contains(&finding), "{finding:?}: {report}");
     }
-    assert_eq!(report["findings"][0]["line"], 4, "{report}");
+    // Each table has the line of its own.
+    for (object, line) in [("public.parent", 5), ("public.child", 9)] {
+        let findings = report["findings"].as_array().unwrap();
+        let finding = findings
+            .iter()
+            .find(|finding| finding["object"] == object)
+            .unwrap();
+        assert_eq!(finding["line"], line, "{finding}");
+    }
     mend(&url, &report).await;
-    // Only now the role may see schema larder and plan the statements.
+    // Only now the role may plan the statements.
     let (_, report) = check(directory.path(), &role.url, &[]).await;
     mend(&url, &report).await;
     let rules: Vec<String> = found(&report).into_iter().map(|(rule, _)| rule).collect();
@@ -130,6 +139,42 @@ async fn what_is_found_is_mended_by_its_sql() {
     assert_eq!(code, Some(0));
 }
 
+/// What `pg_dump` writes, without the keys that it draws for psql.
+async fn dump(url: &str) -> Vec<String> {
+    let dumped = run_program(url, "pg_dump", &["--dbname", url]).await;
+    let dumped = String::from_utf8(dumped).unwrap();
+    let lines = dumped.lines().filter(|line| !line.contains("restrict "));
+    lines.map(str::to_owned).collect()
+}
+
+/// Several rules see the same indexes; each statement runs, and nothing is left to be found.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_is_dropped_by_one_finding() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    execute(
+        &url,
+        "create index equal on parent (shop_id); create index longer on parent (shop_id, gone);
+         create index broken on parent (shop_id);
+         update pg_index set indisvalid = false where indexrelid = 'broken'::regclass;
+         create index on child (parent_id); create index same_key on child (id)",
+    )
+    .await;
+    let config = CONFIG.replace("where =", "filters = ['shop_id']\nwhere =");
+    let directory = configured(&config);
+    let (_, report) = check(directory.path(), &url, &[]).await;
+    let expected = ["column-order public.parent", "prefix-index public.same_key"];
+    let found_here: Vec<String> = found(&report)
+        .into_iter()
+        .filter(|(rule, _)| rule != "triggers")
+        .map(|(rule, object)| format!("{rule} {object}"))
+        .collect();
+    assert_eq!(found_here, expected, "{report}");
+    mend(&url, &report).await;
+    let (_, report) = check(directory.path(), &url, &[]).await;
+    assert_eq!(found(&report), [], "{report}");
+}
+
 /// Nor does it wait for those that vacuum, analyze or create indexes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_check_writes_nothing_and_locks_nobody_out() {
@@ -143,9 +188,17 @@ async fn a_check_writes_nothing_and_locks_nobody_out() {
     sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
     let next = "select pg_snapshot_xmax(pg_current_snapshot())::text";
     let before: String = value(url, next).await;
-    let (_, report) = check(directory.path(), url, &[]).await;
+    let dumped = dump(url).await;
+    std::fs::write(
+        directory.path().join("queries.sql"),
+        "select note from child where note = $1",
+    )
+    .unwrap();
+    let all = ["--queries", "queries.sql", "--table", "shop"];
+    let (_, report) = check(directory.path(), url, &all).await;
     assert_eq!(report["complete"], true, "{report}");
     assert_eq!(value::<String>(url, next).await, before);
+    assert_eq!(dump(url).await, dumped);
     drop(holder);
     postgres.stop().await;
 }
@@ -190,7 +243,7 @@ async fn formats_rules_and_usage() {
         ("sarif", "\"version\": \"2.1.0\""),
         (
             "github",
-            "::error file=larder.toml,line=4,title=triggers::public.child",
+            "::error file=larder.toml,line=9,title=triggers::public.child",
         ),
         ("sql", "create index concurrently"),
     ] {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, sleep};
 
 pub(crate) mod cluster;
 pub(crate) mod larder_process;
+pub(crate) mod programs;
 pub(crate) mod raw_http;
 pub(crate) mod rng;
 pub(crate) mod service;

@@ -1,7 +1,5 @@
 //! Dumps that are restored beside a running larder.
 
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +13,7 @@ use crate::command::value;
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
+use crate::harness::programs::{program, run_program};
 use crate::harness::service::{TestService, execute};
 
 const SQL: &str = "create table a (id int primary key, name text); create table b (id int primary key, name text); \
@@ -27,27 +26,11 @@ const CONFIG: &str = "[[resource]]\nname = 'a'\ntable = 'a'\n[[resource.children
 /// What stands unchanged for half a minute is trusted again.
 const LATE: Duration = Duration::from_secs(90);
 
-async fn program(url: &str, name: &str) -> PathBuf {
-    let directory: String = value(url, "select setting from pg_config where name = 'BINDIR'").await;
-    Path::new(&directory).join(name)
-}
-
-async fn run(url: &str, name: &str, arguments: &[&str]) {
-    let output = Command::new(program(url, name).await)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output()
-        .await
-        .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{name} {arguments:?}: {said}");
-}
-
 /// As `pg_restore --clean` does it, statement by statement, with pauses between them in which larder may do its worst.
 async fn restore_slowly(url: &str, file: &str, options: &[&str]) {
     let script = format!("{file}.sql");
     let restore = ["--file", &script, file];
-    run(url, "pg_restore", &[options, &restore].concat()).await;
+    run_program(url, "pg_restore", &[options, &restore].concat()).await;
     let pause = "select pg_sleep(0.03);\n";
     let mut slow = String::new();
     for line in std::fs::read_to_string(&script).unwrap().lines() {
@@ -69,7 +52,7 @@ async fn restore_slowly(url: &str, file: &str, options: &[&str]) {
         &script,
         url,
     ];
-    run(url, "psql", &run_script).await;
+    run_program(url, "psql", &run_script).await;
 }
 
 async fn is_cached(larder: &TestService, path: &str, text: &str) {
@@ -125,7 +108,7 @@ pub(crate) async fn a_restore_goes_through() {
         if only_public {
             dump.extend(["--schema", "public"]);
         }
-        run(&url, "pg_dump", &dump).await;
+        run_program(&url, "pg_dump", &dump).await;
         execute(
             &url,
             "update a set name = 'second'; update b set name = 'second'",
@@ -172,7 +155,7 @@ pub(crate) async fn dumps_are_put_into_other_databases() {
     let parts: [&[&str]; 3] = [&[], &["--schema", "public"], &["--table", "a"]];
     for part in parts {
         let arguments = ["--format=custom", "--file", &dump, &url];
-        run(&url, "pg_dump", &[&arguments[..], part].concat()).await;
+        run_program(&url, "pg_dump", &[&arguments[..], part].concat()).await;
         let other = TestCluster::database().await.url;
         let mut restore = vec!["--dbname", &other];
         if !part.is_empty() {
@@ -188,7 +171,7 @@ pub(crate) async fn dumps_are_put_into_other_databases() {
             restore.extend(["-L", &list]);
         }
         restore.push(&dump);
-        run(&url, "pg_restore", &restore).await;
+        run_program(&url, "pg_restore", &restore).await;
         execute(&other, "update a set name = 'second' where id = 1").await;
         let a = CONFIG.split("[[resource.children").next().unwrap();
         let larder = TestService::start_on(&other, a, &[]).await;
@@ -217,7 +200,7 @@ async fn a_dump_of_data_only_is_put_into_other_databases() {
     let file = file.to_str().unwrap();
     let dump = ["--data-only", "--exclude-schema", "larder"];
     let to_file = ["--format=custom", "--file", file, &url];
-    run(&url, "pg_dump", &[&dump[..], &to_file].concat()).await;
+    run_program(&url, "pg_dump", &[&dump[..], &to_file].concat()).await;
     for is_followed in [false, true] {
         let other = TestCluster::database().await.url;
         execute(&other, SQL).await;
@@ -233,7 +216,7 @@ async fn a_dump_of_data_only_is_put_into_other_databases() {
             follower = Some(larder);
         }
         let restore = ["--data-only", "--exit-on-error", "--dbname", &other, file];
-        run(&url, "pg_restore", &restore).await;
+        run_program(&url, "pg_restore", &restore).await;
         let larder = match follower {
             Some(larder) => larder,
             None => TestService::start_on(&other, CONFIG, &[]).await,
@@ -256,7 +239,7 @@ pub(crate) async fn a_database_that_is_created_anew_is_restored() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("dump");
     let file = file.to_str().unwrap();
-    run(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
+    run_program(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
     let (_, name) = url.rsplit_once('/').unwrap();
     execute(
         TestCluster::url(),
@@ -284,7 +267,7 @@ pub(crate) async fn an_older_dump_is_restored_once_schema_larder_is_dropped() {
     let directory = TempDir::new().unwrap();
     let file = directory.path().join("dump");
     let file = file.to_str().unwrap();
-    run(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
+    run_program(&url, "pg_dump", &["--format=custom", "--file", file, &url]).await;
     let larder = TestService::start_in(state, &url, CONFIG, &[]).await;
     is_cached(&larder, "/b/1", "first").await;
     execute(&url, "drop schema larder cascade").await;
@@ -296,7 +279,7 @@ pub(crate) async fn an_older_dump_is_restored_once_schema_larder_is_dropped() {
         &url,
         file,
     ];
-    run(&url, "pg_restore", &restore).await;
+    run_program(&url, "pg_restore", &restore).await;
     execute(&url, "update b set name = 'second'").await;
     is_cached(&larder, "/b/1", "second").await;
 }
