@@ -179,8 +179,8 @@ impl PropertyTable for ResourceDefinition {
             |r| Fields(&mut r.row.fields),
         )
         .help(
-            "Column = name in the document, in the document's order. Absent: every column under \
-             its own name.",
+            "Column = name in the document, in the document's order; or a list of columns that keep \
+             their names, such as [\"deptno\", \"loc\"].\nAbsent: every column under its own name.",
         ),
         Property::<Self>::commented("owner", "", |r| Owner(&mut r.owner)),
         Property::<Self>::commented("by", "", |r| Aliases(&mut r.by)),

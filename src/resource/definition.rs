@@ -193,7 +193,7 @@ impl RowDefinition {
     }
 }
 
-/// One entry of `fields = { column = "name" }`.
+/// One entry of `fields = { column = "name" }`, or of `fields = ["column"]`.
 #[derive(Clone, Debug)]
 pub struct FieldDefinition {
     /// The table's column.

@@ -40,6 +40,28 @@ fn the_order_of_the_file_stays() {
 }
 
 #[test]
+fn a_list_of_columns_is_a_table_of_fields_that_keep_their_names() {
+    let list = root("fields = ['z', 'a']");
+    let table = root("fields = { z = 'z', a = 'a' }");
+    assert_eq!(list.hash(), table.hash());
+    let again = crate::config::dump(
+        &Config::from_toml(&format!("{ROOT}fields = ['z', 'a']"), &[]).unwrap(),
+    );
+    assert!(
+        again.contains("fields = { z = \"z\", a = \"a\" }"),
+        "{again}"
+    );
+    only(
+        "fields = ['a']\n[[resource.children]]\nname = 'a'\ntable = 't'",
+        "6: resource[0].children[0].name: duplicate field name: \"a\" is already used on line 4 by resource[0].fields[0]",
+    );
+    only(
+        "fields = ['']",
+        "4: resource[0].fields[0]: the field name is empty",
+    );
+}
+
+#[test]
 fn places_are_kept() {
     let root = root(
         "[[resource.children]]\nname = 'c'\ntable = 't'\norder_by = ['a',\n 'b']\nfields = { a = 'b' }",
@@ -114,8 +136,17 @@ fn identifiers_fit_postgres() {
 #[test]
 fn wrong_shapes_name_themselves() {
     only(
-        "fields = ['a']",
-        "4: resource[0].fields: expected { column = \"name\" }, found a list",
+        "fields = 'a'",
+        "4: resource[0].fields: expected { column = \"name\" } or a list of columns, found the string",
+    );
+    only("fields = []", "4: resource[0].fields: names no column");
+    only(
+        "fields = ['a', 1]",
+        "4: resource[0].fields[1]: expected a string",
+    );
+    only(
+        "fields = ['a', 'a']",
+        "4: resource[0].fields[1]: `a` is named twice",
     );
     only(
         "fields = { a = 1 }",

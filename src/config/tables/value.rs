@@ -63,7 +63,7 @@ pub(in crate::config) enum PropertyValue<'a> {
     Password(&'a mut Secret),
     /// The SHA-256 of a key.
     KeyHash(&'a mut [u8; HASH_DIGITS / 2]),
-    /// `{ column = "name" }`.
+    /// `{ column = "name" }`, or a list of columns that keep their names.
     Fields(&'a mut Option<Vec<FieldDefinition>>),
     /// A table of its own.
     Owner(&'a mut Option<OwnerDefinition>),
@@ -368,16 +368,23 @@ impl Input<'_, '_> {
     }
 
     fn fields(&mut self) -> Option<Vec<FieldDefinition>> {
-        let DeValue::Table(entries) = self.value.get_ref() else {
-            let found = describe(self.value.get_ref());
-            self.refuse(format!("expected {{ column = \"name\" }}, found {found}"));
-            return None;
+        let entries = match self.value.get_ref() {
+            DeValue::Table(entries) if !entries.is_empty() => entries,
+            DeValue::Array(columns) if !columns.is_empty() => return self.columns_as_fields(),
+            DeValue::Table(_) | DeValue::Array(_) => {
+                let message =
+                    "names no column: leave it out to show every column under its own name";
+                self.refuse(message);
+                return None;
+            }
+            other => {
+                let found = describe(other);
+                self.refuse(format!(
+                    "expected {{ column = \"name\" }} or a list of columns, found {found}"
+                ));
+                return None;
+            }
         };
-        if entries.is_empty() {
-            let message = "names no column: leave it out to show every column under its own name";
-            self.refuse(message);
-            return None;
-        }
         let mut fields = Vec::with_capacity(entries.len());
         for (key, value) in entries {
             let path = dotted(self.path, key.get_ref());
@@ -392,6 +399,19 @@ impl Input<'_, '_> {
             }
         }
         Some(fields)
+    }
+
+    /// The columns of a list, each under its own name.
+    fn columns_as_fields(&mut self) -> Option<Vec<FieldDefinition>> {
+        let columns = self.strings("a list of columns")?;
+        for column in &columns.value {
+            claim_field(column, self.names_within, self.reader);
+        }
+        let fields = columns.value.into_iter().map(|column| FieldDefinition {
+            name: column.clone(),
+            column,
+        });
+        Some(fields.collect())
     }
 
     /// The name of a claim, or a dotted path.
