@@ -24,7 +24,9 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         mistakes.push(places.mistake(&paths, "set admin_token or admin_token_file, not both"));
     }
     for resource in &config.resources {
-        for roles in [&resource.read, &resource.write].into_iter().flatten() {
+        // That nobody may write needs no roles.
+        let write = resource.write.iter().filter(|_| !resource.is_read_only());
+        for roles in resource.read.iter().chain(write) {
             if !auth.is_on() {
                 // Without authentication every client may read and write.
                 let message = "requires roles, but [auth] has no user, no key and no [auth.jwt]";

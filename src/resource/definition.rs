@@ -94,7 +94,7 @@ pub struct ResourceDefinition {
     pub surrogate_key: Option<Located<String>>,
     /// The roles that may read; `None`: every authenticated client.
     pub read: Option<Located<Vec<String>>>,
-    /// The roles that may write; `None`: every authenticated client.
+    /// The roles that may write; `None`: every authenticated client; none of them: nobody.
     pub write: Option<Located<Vec<String>>>,
     /// Who owns a document; `None`: a client that may read or write may do so with all documents.
     pub owner: Option<OwnerDefinition>,
@@ -116,6 +116,12 @@ impl ResourceDefinition {
             row_security_as_larder,
             filters,
             cache_control: _,
+    /// Whether nobody may write documents.
+    pub fn is_read_only(&self) -> bool {
+        let roles = self.write.as_ref();
+        roles.is_some_and(|roles| roles.value.is_empty())
+    }
+
             surrogate_key: _,
             read: _,
             write: _,

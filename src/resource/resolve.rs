@@ -94,7 +94,13 @@ impl<'a> Resolver<'a> {
         let row_security = RowSecurity::of(secured);
         let name = &definition.name.value;
         let (owner, by) = (owner?, by?);
-        let writable = Writable::new(name, &root, &key.columns, owner.as_ref(), self.catalogue);
+        let writable = if definition.is_read_only() {
+            Err(format!(
+                "{name} can't be written: its definition has write = []"
+            ))
+        } else {
+            Writable::new(name, &root, &key.columns, owner.as_ref(), self.catalogue)
+        };
         let write_sql = writable.as_ref().ok();
         let names: Vec<&TableName> = shown.iter().map(|table| &table.name).collect();
         let is_secured = row_security.is_some();

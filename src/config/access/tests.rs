@@ -32,10 +32,15 @@ fn resources_ask_for_roles_that_somebody_has() {
         &with("read = ['staff']\nwrite = ['anonymous']"),
         "9: resource[0].write: without credentials clients may write but not read",
     );
-    only(
-        &format!("{RESOURCE}write = []"),
-        "4: resource[0].write: requires roles, but [auth] has no user",
-    );
+    for roles in ["write = ['staff']", "read = []"] {
+        let beginning = "requires roles, but [auth] has no user";
+        let (key, _) = roles.split_once(' ').unwrap();
+        only(
+            &format!("{RESOURCE}{roles}"),
+            &format!("4: resource[0].{key}: {beginning}"),
+        );
+    }
+    assert!(Config::from_toml(&format!("{RESOURCE}write = []"), &[]).is_ok());
     let jwt = "[auth.jwt]\nalgorithms = ['HS256']\nsecret_file = 'f'\n";
     assert!(Config::from_toml(&format!("{jwt}{RESOURCE}read = ['any']"), &[]).is_ok());
     let taken = format!("{user}{jwt}[[resource]]\nname = 'signin'\ntable = 't'");
