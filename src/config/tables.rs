@@ -302,7 +302,14 @@ impl PropertyTable for LookupDefinition {
         Property::<Self>::commented("name", r#""site""#, |l| FieldName(&mut l.name)),
         Property::<Self>::commented("table", r#""public.site""#, |l| Relation(&mut l.table)),
         Property::<Self>::commented("column", r#""site_id""#, |l| JoinColumns(&mut l.column)).help(
-            "The column, or list of columns, of the table above that holds the looked-up row's key.",
+            "The column, or list of columns, of the table above that points to the looked-up row.",
+        ),
+        Property::<Self>::commented("references", r#""site_id""#, |l| {
+            Columns(&mut l.references)
+        })
+        .help(
+            "The looked-up table's column, or list of columns, that holds the same: unique and not null. Absent: what the foreign key\n\
+             references.",
         ),
         Property::<Self>::commented("where", r#""city <> ''""#, |l| {
             Condition(&mut l.row.condition)
@@ -327,6 +334,7 @@ impl PropertyTable for LookupDefinition {
             name: unset(place),
             table: unset(place),
             column: unset(place),
+            references: None,
             owner: None,
             shared: unset(place),
             row: unset_row(),

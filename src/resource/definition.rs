@@ -240,3 +240,5 @@ pub struct LookupDefinition {
     /// Its fields and lookups; `children` is empty.
     pub row: RowDefinition,
 }
+    /// The looked-up table's columns that hold the same; `None`: those that the foreign key references.
+    pub references: Option<Located<Vec<String>>>,

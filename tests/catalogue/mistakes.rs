@@ -160,9 +160,39 @@ pub(super) const CASES: &[CatalogueMistake] = &[
         "a field of this row is called place already",
     ),
     case(
-        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'plain' # here\ncolumn = 'parent_id'",
-        "lookups[0].table",
-        "has no primary key to look up by",
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'plain'\ncolumn = 'parent_id' # here",
+        "lookups[0].column",
+        "parent_id of public.child has no foreign key to public.plain: public.plain has no unique key of so many columns",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent_id' # here",
+        "lookups[0].column",
+        "parent_id of public.child has no foreign key to public.parent: if it holds the row's key, say references = \"id\"",
+    ),
+    case(
+        "table = 'doubled'\n[[resource.lookups]]\nname = 'p'\ntable = 'pair'\ncolumn = ['id', 'a'] # here",
+        "lookups[0].column",
+        "say references = [\"x\", \"y\"]",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'label'\nreferences = 'code' # here",
+        "lookups[0].references",
+        "column code of public.parent may be null: references names columns that are unique and not null",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'mixed'\ncolumn = 'label'\nreferences = 'part' # here",
+        "lookups[0].references",
+        "part is not unique in public.mixed",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent_id'\nreferences = 'ident' # here",
+        "lookups[0].references",
+        "no column ident in public.parent",
+    ),
+    case(
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'pair'\ncolumn = 'id' # here\nreferences = ['x', 'y']",
+        "lookups[0].column",
+        "2 columns, but the key has 1",
     ),
     case(
         "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'parent' # here",
@@ -170,7 +200,7 @@ pub(super) const CASES: &[CatalogueMistake] = &[
         "no column parent",
     ),
     case(
-        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'label' # here",
+        "table = 'child'\n[[resource.lookups]]\nname = 'p'\ntable = 'parent'\ncolumn = 'label' # here\nreferences = 'id'",
         "lookups[0].column",
         "too different",
     ),

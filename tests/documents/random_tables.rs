@@ -192,7 +192,7 @@ impl RandomTable {
         for (number, lookup) in self.lookups.iter().enumerate() {
             write!(
                 toml,
-                "[[{header}.lookups]]\nname = 'lookup{number}'\ncolumn = 'down{number}'\n"
+                "[[{header}.lookups]]\nname = 'lookup{number}'\ncolumn = 'down{number}'\nreferences = 'id'\n"
             )
             .unwrap();
             lookup.toml(&format!("{header}.lookups"), toml);

@@ -449,7 +449,7 @@ impl PlannedResource {
             if let Some(table) = &child.lookup {
                 write!(
                     toml,
-                    "[[resource.children.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\n"
+                    "[[resource.children.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\nreferences = 'id'\n"
                 )
                 .unwrap();
             }
@@ -457,7 +457,7 @@ impl PlannedResource {
         if let Some(table) = &self.lookup {
             write!(
                 toml,
-                "[[resource.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\n"
+                "[[resource.lookups]]\nname = 'seen'\ntable = '{table}'\ncolumn = 'ref'\nreferences = 'id'\n"
             )
             .unwrap();
         }

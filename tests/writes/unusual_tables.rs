@@ -129,3 +129,65 @@ async fn tables_with_many_columns_and_defaults_can_be_written() {
         }
     }
 }
+
+/// Rows that point here by a unique column, and rows that no foreign key leads to.
+#[tokio::test(flavor = "multi_thread")]
+async fn references_lead_to_rows_without_a_foreign_key() {
+    let larder = TestService::start(
+        "create table orders (id int primary key, status int);
+         create index on orders (status);
+         create table status (id int primary key, code int not null unique, label text);
+         create table shipment (id int primary key, order_id int not null unique references orders, sent date);
+         insert into orders values (1, 10);
+         insert into status values (10, 20, 'other'), (11, 10, 'paid');",
+        "[[resource]]\nname = 'orders'\ntable = 'orders'\nfields = ['id']\nwrite = []\n\
+         [[resource.lookups]]\nname = 'status'\ntable = 'status'\ncolumn = 'status'\nreferences = 'code'\nfields = ['label']\n\
+         [[resource.lookups]]\nname = 'shipment'\ntable = 'shipment'\ncolumn = 'id'\nreferences = 'order_id'\nfields = ['sent']\n",
+    )
+    .await;
+    let shown = async || larder.get("/orders/1").await.json();
+    let expected = json!({"id": 1, "status": {"label": "paid"}, "shipment": null});
+    assert_eq!(shown().await, expected);
+    larder
+        .execute("insert into shipment values (7, 1, '2026-11-27'); update status set label = 'sent' where id = 11")
+        .await;
+    let expected =
+        json!({"id": 1, "status": {"label": "sent"}, "shipment": {"sent": "2026-11-27"}});
+    eventually("both changes are seen", async || {
+        shown().await.eq(&expected).then_some(())
+    })
+    .await;
+}
+
+/// Without `[auth]` it was refused, and without it every client may write.
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_writes_where_no_role_may() {
+    let larder = TestService::start(
+        "create table t (id int primary key); insert into t values (1)",
+        "[[resource]]\nname = 'ts'\ntable = 't'\nwrite = []\n",
+    )
+    .await;
+    for (method, path) in [
+        (Method::POST, "/ts"),
+        (Method::PUT, "/ts/1"),
+        (Method::PATCH, "/ts/1"),
+        (Method::DELETE, "/ts/1"),
+    ] {
+        let answer = larder
+            .send(
+                method,
+                path,
+                &[("content-type", "application/json")],
+                "{\"id\":1}",
+            )
+            .await;
+        assert_eq!(answer.status, StatusCode::METHOD_NOT_ALLOWED);
+        assert_eq!(answer.header("allow"), "GET, HEAD, OPTIONS");
+        assert!(answer.body.contains("write = []"), "{}", answer.body);
+    }
+    let options = larder.request(Method::OPTIONS, "/ts/1", &[]).await;
+    assert_eq!(options.header("allow"), "GET, HEAD, OPTIONS");
+    assert_eq!(larder.get("/ts/1").await.body, "{\"id\":1}");
+    let described = larder.get("/openapi.json").await.json();
+    assert!(described["paths"]["/ts"]["post"].is_null(), "{described}");
+}

@@ -54,32 +54,10 @@ impl Resolver<'_> {
         let table = self.table(&definition.table)?;
         let place = &definition.column.place;
         let upper = self.key_columns(pointing, &definition.column.value, place);
-        let declared = pointing.foreign_keys.iter().find(|key| {
-            key.target == table.name.oid
-                && key.columns.len() == definition.column.value.len()
-                && key
-                    .columns
-                    .iter()
-                    .all(|name| definition.column.value.contains(name))
-        });
-        let targets: Option<Vec<String>> = match declared {
-            Some(key) => definition
-                .column
-                .value
-                .iter()
-                .map(|name| {
-                    let position = key.columns.iter().position(|column| column == name)?;
-                    Some(key.target_columns[position].clone())
-                })
-                .collect(),
-            None => table.primary_key().map(<[String]>::to_vec),
+        let own = match &definition.references {
+            Some(columns) => self.referenced(table, columns),
+            None => self.declared_reference(pointing, table, definition),
         };
-        let Some(targets) = targets else {
-            let message = format!("{} has no primary key to look up by", table.name);
-            self.mistake(&definition.table.place, message);
-            return None;
-        };
-        let own = self.key_columns(table, &targets, &definition.table.place);
         let row = self.row(table, &definition.table, &definition.row, None);
         let allowed = self.lookup_targets(table, definition);
         Some(Lookup {
@@ -88,6 +66,61 @@ impl Resolver<'_> {
             targets: allowed?,
             row: row?,
         })
+    }
+
+    /// The columns of `table` that a lookup names as those that it points to.
+    fn referenced(
+        &mut self,
+        table: &Table,
+        columns: &Located<Vec<String>>,
+    ) -> Option<Vec<KeyColumn>> {
+        let Located { value, place } = columns;
+        let own = self.key_columns(table, value, place)?;
+        let names = value.join(", ");
+        let known = value.iter().filter_map(|name| table.column(name));
+        let nullable = known.filter(|column| !column.not_null);
+        let message = if let Some(column) = nullable.into_iter().next() {
+            let name = &column.name;
+            format!("column {name} of {} may be null", table.name)
+        } else if !table.is_unique(value) {
+            format!("{names} is not unique in {}", table.name)
+        } else {
+            return Some(own);
+        };
+        let message = format!("{message}: references names columns that are unique and not null");
+        self.mistake(place, message);
+        None
+    }
+
+    /// The columns of `table` that the foreign key of a lookup's columns references.
+    fn declared_reference(
+        &mut self,
+        pointing: &Table,
+        table: &Table,
+        definition: &LookupDefinition,
+    ) -> Option<Vec<KeyColumn>> {
+        let Located { value, place } = &definition.column;
+        let declared = pointing.foreign_keys.iter().find(|key| {
+            key.target == table.name.oid
+                && key.columns.len() == value.len()
+                && value.iter().all(|name| key.columns.contains(name))
+        });
+        let Some(key) = declared else {
+            let known = value.iter().all(|name| pointing.column(name).is_some());
+            if known {
+                let message = missing_reference(pointing, table, value);
+                self.mistake(place, message);
+            }
+            return None;
+        };
+        let targets: Vec<String> = value
+            .iter()
+            .filter_map(|name| {
+                let position = key.columns.iter().position(|column| column == name)?;
+                Some(key.target_columns[position].clone())
+            })
+            .collect();
+        self.key_columns(table, &targets, &definition.table.place)
     }
 
     fn named_foreign_key(
@@ -233,4 +266,33 @@ impl Resolver<'_> {
         }
         Some(order)
     }
+}
+
+/// The message about a lookup from `columns` of `pointing` to `table` that no foreign key defines. It proposes the primary
+/// key, else another unique key, of as many columns.
+fn missing_reference(pointing: &Table, table: &Table, columns: &[String]) -> String {
+    let names = columns.join(", ");
+    let is_not_null = |name: &String| table.column(name).is_some_and(|column| column.not_null);
+    let mut keys = table.unique_keys.iter();
+    let proposed = keys
+        .find(|key| key.columns.len() == columns.len() && key.columns.iter().all(is_not_null))
+        .map(|key| match key.columns.as_slice() {
+            [column] => format!("{column:?}"),
+            columns => format!("{columns:?}"),
+        });
+    let remedy = match proposed {
+        Some(proposed) => {
+            format!(
+                "if it holds the row's key, say references = {proposed}, else name the unique columns that it holds"
+            )
+        }
+        None => format!(
+            "{} has no unique key of so many columns to look up by",
+            table.name
+        ),
+    };
+    format!(
+        "{names} of {} has no foreign key to {}: {remedy}",
+        pointing.name, table.name
+    )
 }

@@ -81,6 +81,7 @@ fields = { id = "id", owner = "owner", version = "version", number = "number", s
   name = "at"
   table = "site"
   column = "site"
+  references = "id"
   owner = "owner"
   fields = { id = "site_id", owner = "site_owner", version = "site_version" }
 "#;

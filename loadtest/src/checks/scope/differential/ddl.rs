@@ -144,8 +144,17 @@ impl Schema {
         if !table.conditions.is_empty() {
             add(format_args!("where = \"{}\"", table.condition_sql()));
         }
-        if let Place::Lookup { column, access, .. } = &table.place {
+        if let Place::Lookup {
+            column,
+            access,
+            has_foreign_key,
+            ..
+        } = &table.place
+        {
             add(format_args!("column = '{column}'"));
+            if !has_foreign_key {
+                add(format_args!("references = '{}'", table.key_names()));
+            }
             match access {
                 Access::Nobody => {}
                 Access::Owner => add(format_args!("owner = 'o'")),
