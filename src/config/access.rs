@@ -10,10 +10,8 @@ use super::Config;
 use super::places::{Places, mistake};
 use crate::auth::config::{ANONYMOUS, AuthConfig, JwtConfig, SameSite};
 use crate::config::access::owner::check_owner;
-use crate::resource::definition::Mistake;
+use crate::resource::definition::{Mistake, SIGNING_IN_PATHS};
 
-/// Paths of larder if users can sign in.
-const SIGNING_IN: [&str; 3] = ["signin", "refresh", "signout"];
 /// Finds what does not fit together.
 pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     let mut mistakes = check_addresses(config, places);
@@ -47,7 +45,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
         }
         mistakes.extend(check_owner(resource, auth));
         let name = &resource.name;
-        if auth.signs_in() && SIGNING_IN.contains(&name.value.as_str()) {
+        if auth.signs_in() && SIGNING_IN_PATHS.contains(&name.value.as_str()) {
             let message = format!(
                 "path /{} is reserved for signing in: choose another name",
                 name.value

@@ -2,13 +2,10 @@
 
 use super::text::TomlReader;
 use super::value::echo;
-use crate::resource::definition::{Located, Place};
+use crate::resource::definition::{Located, OWN_PATHS, Place, is_path_character};
 
 /// PostgreSQL cuts longer identifiers silently (`NAMEDATALEN` - 1).
 const IDENTIFIER_BYTES_MAX: usize = 63;
-
-/// Paths of the public address that are no resources.
-const RESERVED: [&str; 2] = ["docs", "openapi.json"];
 
 /// The names that are taken already: within a row, among resources, or among users and keys with the keys' hashes.
 #[derive(Default)]
@@ -83,8 +80,8 @@ pub(super) fn check_segment(name: &Located<String>, what: &str, reader: &mut Tom
     if !check_identifier(name, what, reader) {
         return;
     }
-    let unreserved = |c: char| c.is_ascii_alphanumeric() || "_.~-".contains(c);
-    let usable = name.value.chars().all(unreserved) && !matches!(name.value.as_str(), "." | "..");
+    let usable =
+        name.value.chars().all(is_path_character) && !matches!(name.value.as_str(), "." | "..");
     if !usable {
         let message = format!(
             "{} can't be a path segment: use letters, digits and _ . ~ -, but not . or .. alone",
@@ -96,7 +93,7 @@ pub(super) fn check_segment(name: &Located<String>, what: &str, reader: &mut Tom
 
 /// Checks that the path of a resource called `name` is not one of larder's own.
 pub(super) fn check_reserved(name: &Located<String>, reader: &mut TomlReader<'_>) {
-    if RESERVED.contains(&name.value.as_str()) {
+    if OWN_PATHS.contains(&name.value.as_str()) {
         let message = format!("path /{} is reserved: choose another name", name.value);
         reader.refuse_at(&name.place, message);
     }

@@ -25,6 +25,19 @@ impl TableName {
     pub fn sql(&self) -> String {
         format!("{}.{}", identifier(&self.schema), identifier(&self.name))
     }
+
+    /// Schema and name as the configuration has them: a part with a dot, or that begins with a double quote, is in double
+    /// quotes.
+    pub fn written(&self) -> String {
+        let part = |text: &str| {
+            if text.contains('.') || text.starts_with('"') {
+                identifier(text)
+            } else {
+                text.to_owned()
+            }
+        };
+        format!("{}.{}", part(&self.schema), part(&self.name))
+    }
 }
 
 impl fmt::Display for TableName {
@@ -216,7 +229,7 @@ pub struct UniqueKey {
 }
 
 /// A foreign key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForeignKey {
     /// The referencing columns.
     pub columns: Vec<String>,
@@ -224,4 +237,6 @@ pub struct ForeignKey {
     pub target: u32,
     /// The referenced columns, one for each of `columns`.
     pub target_columns: Vec<String>,
+    /// A referenced row that is deleted takes the referencing ones with it.
+    pub cascades: bool,
 }

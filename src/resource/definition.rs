@@ -10,6 +10,17 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::resource::condition::WrittenCondition;
 
+/// Paths of the public address that are no resources.
+pub const OWN_PATHS: [&str; 2] = ["docs", "openapi.json"];
+
+/// The same if users can sign in.
+pub const SIGNING_IN_PATHS: [&str; 3] = ["signin", "refresh", "signout"];
+
+/// Whether a segment of a path may have `character`, so that no client, proxy or router rewrites it.
+pub fn is_path_character(character: char) -> bool {
+    character.is_ascii_alphanumeric() || "_.~-".contains(character)
+}
+
 /// The place of a value in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
@@ -105,6 +116,12 @@ pub struct ResourceDefinition {
 }
 
 impl ResourceDefinition {
+    /// Whether nobody may write documents.
+    pub fn is_read_only(&self) -> bool {
+        let roles = self.write.as_ref();
+        roles.is_some_and(|roles| roles.value.is_empty())
+    }
+
     /// A hash of all that has to match the database, in hexadecimal digits. It does not depend on the place in the
     /// configuration.
     pub fn hash(&self) -> String {
@@ -116,12 +133,6 @@ impl ResourceDefinition {
             row_security_as_larder,
             filters,
             cache_control: _,
-    /// Whether nobody may write documents.
-    pub fn is_read_only(&self) -> bool {
-        let roles = self.write.as_ref();
-        roles.is_some_and(|roles| roles.value.is_empty())
-    }
-
             surrogate_key: _,
             read: _,
             write: _,
@@ -230,8 +241,10 @@ pub struct LookupDefinition {
     pub name: Located<String>,
     /// The looked-up table.
     pub table: Located<String>,
-    /// The columns of *this* row's table that hold the looked-up row's key.
+    /// The columns of *this* row's table that point to the looked-up row.
     pub column: Located<Vec<String>>,
+    /// The looked-up table's columns that hold the same; `None`: those that the foreign key references.
+    pub references: Option<Located<Vec<String>>>,
     /// The looked-up table's column that holds the owner: a client that is restricted to its own documents may point to
     /// rows of its own.
     pub owner: Option<Located<String>>,
@@ -240,5 +253,3 @@ pub struct LookupDefinition {
     /// Its fields and lookups; `children` is empty.
     pub row: RowDefinition,
 }
-    /// The looked-up table's columns that hold the same; `None`: those that the foreign key references.
-    pub references: Option<Located<Vec<String>>>,

@@ -269,7 +269,7 @@ async fn read_foreign_keys(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
+    let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, c.confdeltype = 'c' as cascades, \
            array(select a.attname::text from unnest(c.conkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.place) as columns, \
            array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
@@ -280,6 +280,7 @@ async fn read_foreign_keys(
             columns: row.try_get("columns")?,
             target: oid(row, "target")?,
             target_columns: row.try_get("target_columns")?,
+            cascades: row.try_get("cascades")?,
         });
         Ok(())
     })

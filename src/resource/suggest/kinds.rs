@@ -1,0 +1,212 @@
+//! What the names of tables and columns tell: tables of tools, sessions and queues, columns with secrets, and deleted rows
+//! that are still there.
+
+use crate::resource::catalogue::{Column, Table, TableName};
+use crate::resource::sql::identifier;
+
+/// Tables in which tools keep which migrations have run, in lower case.
+const MIGRATION_TABLES: [&str; 32] = [
+    "__diesel_schema_migrations",
+    "__drizzle_migrations",
+    "__efmigrationshistory",
+    "_prisma_migrations",
+    "_sqlx_migrations",
+    "_yoyo_log",
+    "_yoyo_migration",
+    "_yoyo_version",
+    "alembic_version",
+    "ar_internal_metadata",
+    "atlas_schema_revisions",
+    "databasechangelog",
+    "databasechangeloglock",
+    "django_migrations",
+    "doctrine_migration_versions",
+    "flyway_schema_history",
+    "goose_db_version",
+    "gorp_migrations",
+    "knex_migrations",
+    "knex_migrations_lock",
+    "kysely_migration",
+    "kysely_migration_lock",
+    "phinxlog",
+    "pgmigrations",
+    "play_evolutions",
+    "refinery_schema_history",
+    "schema_migration",
+    "schema_migrations",
+    "seaql_migrations",
+    "sequelizemeta",
+    "typeorm_metadata",
+    "yoyo_lock",
+];
+
+/// Parts of the names of columns that hold secrets, in lower case and without `_`.
+const SECRETS: [&str; 10] = [
+    "passw",
+    "secret",
+    "token",
+    "salt",
+    "hash",
+    "digest",
+    "apikey",
+    "privatekey",
+    "sessionkey",
+    "sessiondata",
+];
+
+/// Columns of a session of a web application.
+const SESSION_COLUMNS: [&str; 10] = [
+    "data",
+    "expire",
+    "expires",
+    "expire_date",
+    "expires_at",
+    "payload",
+    "sess",
+    "session_data",
+    "value",
+    "vars",
+];
+
+/// Columns of a queue of jobs.
+const QUEUE_COLUMNS: [&str; 17] = [
+    "args",
+    "attempt",
+    "attempts",
+    "available_at",
+    "failed_at",
+    "job_class",
+    "last_error",
+    "locked_at",
+    "locked_by",
+    "payload",
+    "queue",
+    "queue_name",
+    "reserved_at",
+    "retries",
+    "run_at",
+    "scheduled_at",
+    "task_name",
+];
+
+/// Tables of Celery, Quartz, Solid Queue, GoodJob, Oban, River and Django Q begin like this.
+const QUEUE_PREFIXES: [&str; 8] = [
+    "celery_",
+    "django_celery_",
+    "django_q_",
+    "good_job",
+    "oban_",
+    "qrtz_",
+    "river_",
+    "solid_queue_",
+];
+
+/// Whether a migration tool keeps its state there.
+pub(super) fn is_of_migrations(table: &Table) -> bool {
+    let name = table.name.name.to_lowercase();
+    let has = |columns: &[&str]| columns.iter().all(|name| table.column(name).is_some());
+    MIGRATION_TABLES.contains(&name.as_str())
+        || name == "migrations" && (has(&["migration", "batch"]) || has(&["timestamp", "name"]))
+}
+
+/// Why the rows of a table change too often to be served, if its name and its columns say so.
+pub(super) fn transience(table: &Table) -> Option<&'static str> {
+    let TableName { name, .. } = &table.name;
+    let words = words(name);
+    let has_word = |known: &[&str]| words.iter().any(|word| known.contains(&word.as_str()));
+    let columns = table.columns.iter();
+    let count = |known: &[&str]| {
+        let named = columns
+            .clone()
+            .filter(|column| known.contains(&&*column.name.to_lowercase()));
+        named.count()
+    };
+    let ends_in_session =
+        |word: Option<&String>| word.is_some_and(|word| word == "session" || word == "sessions");
+    if ends_in_session(words.last()) && (words.len() == 1 || count(&SESSION_COLUMNS) > 0) {
+        return Some("its rows are sessions, which change with every request");
+    }
+    let lower = name.to_lowercase();
+    let is_queue = QUEUE_PREFIXES
+        .iter()
+        .any(|prefix| lower.starts_with(prefix))
+        || has_word(&[
+            "job", "jobs", "task", "tasks", "queue", "queues", "queued", "outbox",
+        ]) && count(&QUEUE_COLUMNS) >= 2;
+    is_queue.then_some("its rows are a queue of jobs, which change all the time")
+}
+
+/// Whether the name of a column says that its values are secret.
+pub(super) fn is_secret(column: &str) -> bool {
+    let letters = column.chars().filter(|c| c.is_alphanumeric());
+    let letters: String = letters.flat_map(char::to_lowercase).collect();
+    SECRETS.iter().any(|part| letters.contains(part))
+}
+
+/// The condition of rows that are not marked as deleted, if a column marks them.
+pub(super) fn not_deleted(table: &Table) -> Option<String> {
+    let marks = |column: &&Column| {
+        let words = words(&column.name);
+        let mut words = words.iter().map(String::as_str);
+        let first = words
+            .next()
+            .filter(|word| *word != "is")
+            .or_else(|| words.next());
+        let is_mark = matches!(first, Some("deleted" | "removed" | "discarded" | "trashed"));
+        is_mark && matches!(words.next(), None | Some("at" | "on" | "date" | "time"))
+    };
+    let column = table.columns.iter().find(marks)?;
+    let name = condition_name(&column.name);
+    match column.base_type.as_str() {
+        "bool" => Some(format!("{name} is not true")),
+        "timestamp" | "timestamptz" | "date" if !column.not_null => Some(format!("{name} is null")),
+        "int2" | "int4" | "int8" => Some(format!("{name} = 0")),
+        _ => None,
+    }
+}
+
+/// A column's name in a condition, in quotes if it needs them.
+fn condition_name(name: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c == '_';
+    if name.chars().all(is_plain) {
+        name.to_owned()
+    } else {
+        identifier(name)
+    }
+}
+
+/// The words of a name in lower case: parts between underscores, and those that begin with a capital letter.
+fn words(name: &str) -> Vec<String> {
+    let mut words = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if (c.is_uppercase() && was_lower || !c.is_alphanumeric())
+            && words.last().is_some_and(|word| !word.is_empty())
+        {
+            words.push(String::new());
+        }
+        was_lower = c.is_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| c.is_alphanumeric()) {
+            word.extend(c.to_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
+}
+
+/// Whether the name of `child` begins with that of `parent`, in the singular or as it is: `order_lines` of `orders`.
+pub(super) fn begins_with_name(child: &str, parent: &str) -> bool {
+    let (child, parent) = (child.to_lowercase(), parent.to_lowercase());
+    let singular = |ending: &str, instead: &str| {
+        let stem = parent.strip_suffix(ending)?;
+        (!stem.is_empty()).then(|| format!("{stem}{instead}"))
+    };
+    let stems = [
+        Some(parent.clone()),
+        singular("s", ""),
+        singular("es", ""),
+        singular("ies", "y"),
+    ];
+    let mut stems = stems.into_iter().flatten();
+    child != parent && stems.any(|stem| child.starts_with(&stem))
+}
