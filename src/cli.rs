@@ -22,6 +22,7 @@ const AFTER_HELP: &str = "\
 Examples:
   larder                                  serve the demo from a private PostgreSQL
   larder config --example > larder.toml   write an example configuration
+  DATABASE_URL=postgres://app@db/app larder init   write larder.toml for the tables of a database
   DATABASE_URL=postgres://app@db/app larder --config shop.toml
   larder check --format sql               print the SQL that mends what is slow or could go stale
   larder install --print                  show the SQL and the grants that larder's role needs
@@ -77,6 +78,8 @@ pub struct GlobalArgs {
 pub enum Command {
     /// Serve the resources; this is the default
     Serve(ServeArgs),
+    /// Write a configuration file for the tables of the database; changes nothing in it
+    Init(InitArgs),
     /// Insert rows into the demo tables; missing tables are created
     Seed(SeedArgs),
     /// Create schema larder and the triggers on the configured tables, one transaction for each table
@@ -101,6 +104,32 @@ pub struct ServeArgs {
     /// Use only these tiers, to measure each alone: memory,disk or memory or disk or none
     #[arg(long, value_name = "TIERS", value_parser = tiers)]
     pub tiers: Option<Tiers>,
+}
+
+/// Flags of `init`.
+#[derive(Args, Clone, Debug)]
+pub struct InitArgs {
+    /// Only tables of this schema become resources; can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub schema: Vec<String>,
+    /// Only this table becomes a resource, as NAME or SCHEMA.NAME; can be repeated
+    #[arg(long, value_name = "NAME")]
+    pub table: Vec<String>,
+    /// Levels of children
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(0..=8))]
+    pub depth: u8,
+    /// Documents may be written, too
+    #[arg(long)]
+    pub writable: bool,
+    /// The file to write (-: stdout) [default: that of --config, else larder.toml]
+    #[arg(long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Replace the file if there is one
+    #[arg(long)]
+    pub force: bool,
+    /// Ask nothing and take all tables
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// Flags of `seed`.

@@ -3,6 +3,7 @@ pub mod check;
 pub mod config;
 pub mod database;
 pub mod hash_password;
+pub mod init;
 pub mod install;
 pub mod prune;
 pub mod purge;
@@ -30,7 +31,10 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
     if let Command::HashPassword = command {
         return hash_password::run(&mut std::io::stdout());
     }
-    let config = Config::load(sources)?;
+    let config = match &command {
+        Command::Init(_) => Config::load_without_file(sources)?,
+        _ => Config::load(sources)?,
+    };
     // `serve` starts further threads for requests.
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -41,6 +45,7 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
             Command::Serve(_) | Command::Config(_) | Command::HashPassword => {
                 serve::run(&config, Some(log_level)).await
             }
+            Command::Init(args) => init::run(&config, &sources.path().0, &args).await,
             Command::Check(args) => check::run(&config, &args).await,
             Command::Purge(args) => purge::run(&config, &args).await,
             Command::Prune(args) => prune::run(&config, &args).await,

@@ -30,6 +30,7 @@ use std::time::Duration;
 pub use self::dump::dump;
 pub use self::environment::Environment;
 pub use self::example::example;
+pub(crate) use self::value::{toml_list, toml_string};
 
 use self::reading::ConfigReader;
 use crate::auth::config::AuthConfig;
@@ -165,14 +166,22 @@ impl Config {
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let mut reader = ConfigReader::new();
         read_file(sources, &mut reader);
-        reader.read_environment(&sources.environment);
-        reader.read_overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
-        reader.check_files();
+        read_others(sources, &mut reader);
         let mut config = reader.finish()?;
         if let Some(tiers) = sources.tiers {
             config.restrict_tiers(tiers);
         }
         Ok(config)
+    }
+
+    /// As [`Config::load`], without a file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with all that is wrong.
+    pub fn load_without_file(sources: &Sources) -> Result<Self, ConfigError> {
+        let mut reader = ConfigReader::new();
+        read_others(sources, &mut reader);
+        reader.finish()
     }
 
     /// Reads `text` as a `larder.toml`, then pairs of a setting's dotted key and its value as flags would set it.
@@ -289,14 +298,28 @@ impl Config {
     }
 }
 
+impl Sources {
+    /// The path of the configuration file, and the flag or variable that names it; it is empty for the default.
+    pub fn path(&self) -> (PathBuf, &'static str) {
+        let from_environment = || self.environment.get(FILE_VARIABLE).map(PathBuf::from);
+        match (&self.file, from_environment()) {
+            (Some(path), _) => (path.clone(), "--config"),
+            (None, Some(path)) => (path, FILE_VARIABLE),
+            (None, None) => (self.directory.join(DEFAULT_FILE), ""),
+        }
+    }
+}
+
+/// Reads environment and flags, which override the file.
+fn read_others(sources: &Sources, reader: &mut ConfigReader) {
+    reader.read_environment(&sources.environment);
+    reader.read_overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
+    reader.check_files();
+}
+
 /// Reads the file that is named or found, if any.
 fn read_file(sources: &Sources, reader: &mut ConfigReader) {
-    let from_environment = || sources.environment.get(FILE_VARIABLE).map(PathBuf::from);
-    let (path, named_by) = match (&sources.file, from_environment()) {
-        (Some(path), _) => (path.clone(), "--config"),
-        (None, Some(path)) => (path, FILE_VARIABLE),
-        (None, None) => (sources.directory.join(DEFAULT_FILE), ""),
-    };
+    let (path, named_by) = sources.path();
     let origin = path.display().to_string();
     let key = if named_by.is_empty() {
         DEFAULT_FILE

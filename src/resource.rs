@@ -24,6 +24,7 @@ pub mod query;
 pub mod resolve;
 pub mod row_security;
 pub(crate) mod sql;
+pub mod suggest;
 pub(crate) mod suggestion;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -11,6 +11,7 @@ pub mod facts;
 pub mod loader;
 pub mod plans;
 pub mod session;
+pub mod survey;
 pub mod token;
 pub mod writes;
 

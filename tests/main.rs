@@ -21,6 +21,7 @@ mod freshness;
 mod harness;
 mod histories;
 mod http;
+mod init;
 mod loading;
 mod locks;
 mod openapi;

@@ -428,13 +428,13 @@ pub(super) fn echo(text: &str) -> String {
 }
 
 /// A TOML list of basic strings.
-pub(super) fn toml_list(texts: impl IntoIterator<Item: AsRef<str>>) -> String {
+pub(crate) fn toml_list(texts: impl IntoIterator<Item: AsRef<str>>) -> String {
     let quoted = texts.into_iter().map(|text| toml_string(text.as_ref()));
     format!("[{}]", quoted.collect::<Vec<_>>().join(", "))
 }
 
 /// A TOML basic string.
-pub(super) fn toml_string(text: &str) -> String {
+pub(crate) fn toml_string(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
     for c in text.chars() {

@@ -1,0 +1,350 @@
+//! `larder init`: larder starts with the file that it writes, and every table is in it or named with a reason.
+
+use std::path::Path;
+use std::process::Output;
+
+use axum::http::StatusCode;
+use larder::config::Config;
+use tempfile::TempDir;
+
+use crate::command::configured;
+use crate::harness::cluster::{TestCluster, TestRole};
+use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
+use crate::harness::raw_http::fetch;
+use crate::harness::service::execute;
+
+const SHOP: &str = "
+    create table customers (id bigserial primary key, email text not null unique, password_hash text not null);
+    create table products (id bigserial primary key, name text not null);
+    create table orders (id bigserial primary key, customer_id bigint not null references customers,
+                         number text not null unique, deleted_at timestamptz);
+    create table order_lines (id bigserial primary key, order_id bigint not null references orders on delete cascade,
+                              product_id bigint not null references products, quantity int not null);
+    create table shipments (id bigserial primary key, order_id bigint not null unique references orders, sent date);
+    create table tags (id bigserial primary key, word text not null);
+    create table order_tags (order_id bigint references orders, tag_id bigint references tags, primary key (order_id, tag_id));
+    create table django_session (session_key varchar(40) primary key, session_data text, expire_date timestamptz);
+    create table schema_migrations (version text primary key);
+    create table heap (note text);
+    create view recent as select * from orders;
+    create index on orders (customer_id);
+    create index on order_lines (product_id);
+    create index on order_tags (tag_id);
+    insert into customers values (1, 'ann@example.org', 'x');
+    insert into products values (1, 'pen');
+    insert into orders values (1, 1, 'A-1');
+    insert into order_lines values (1, 1, 1, 2);
+    insert into shipments values (1, 1, '2026-11-27');
+    insert into tags values (1, 'new');
+    insert into order_tags values (1, 1);
+    insert into customers select i, i || '@example.org', 'x' from generate_series(2, 1500) i;
+    analyze;";
+
+/// A directory without a file, and what `larder init` says in it.
+async fn init(url: &str, args: &[&str]) -> (TempDir, Output) {
+    let directory = TempDir::new().unwrap();
+    let output = init_in(directory.path(), url, args).await;
+    (directory, output)
+}
+
+async fn init_in(directory: &Path, url: &str, args: &[&str]) -> Output {
+    run(directory, Some(url), &[&["init"], args].concat()).await
+}
+
+fn file(directory: &TempDir) -> String {
+    std::fs::read_to_string(directory.path().join("larder.toml")).unwrap()
+}
+
+/// The file with everything in force that it offers.
+fn uncommented(text: &str) -> String {
+    let line = |line: &str| {
+        let offered = line.trim_start().strip_prefix('#');
+        let offered = offered.filter(|rest| !rest.starts_with(' '));
+        format!("{}\n", offered.unwrap_or(line))
+    };
+    text.lines().map(line).collect()
+}
+
+/// Starts larder in `directory` and reads a page of each of the resources.
+async fn serves(directory: &TempDir, url: &str) {
+    let text = file(directory);
+    let config = Config::from_toml(&text, &[]).unwrap();
+    let larder = LarderProcess::start(directory.path(), Some(url), &[]).await;
+    larder.ready().await;
+    let ready = fetch(larder.admin, "GET", "/readyz").await;
+    assert_eq!(ready.body.trim(), "ready", "{text}");
+    for resource in &config.resources {
+        let path = format!("/{}?limit=3", resource.name.value);
+        let answer = fetch(larder.listen, "GET", &path).await;
+        assert_eq!(answer.status, StatusCode::OK, "{path}: {}", answer.body);
+    }
+    assert!(larder.terminate().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shop_is_served_from_the_file_that_was_written() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SHOP).await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    assert!(!text.contains("postgres://"), "{text}");
+    for part in [
+        "#where = \"deleted_at is null\"",
+        "write = []",
+        "# Left out: column password_hash, which may hold a secret.",
+        "#[[resource]]\n#name = \"django_session\"",
+        "# public.heap has no primary key, and no other unique key",
+        "# public.recent is a view",
+        "# public.schema_migrations holds the state of a migration tool",
+        "  #[[resource.lookups]]\n  #name = \"customer\"",
+        "  [[resource.children]]\n  name = \"order_lines\"",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let told = stdout(&output);
+    for part in [
+        "/orders: public.orders, with public.order_lines, public.order_tags, public.products, public.shipments, public.tags",
+        "not in force: public.django_session: ",
+        "not served: public.heap has no primary key",
+        "create index concurrently on \"public\".\"order_lines\" (\"order_id\");",
+        "larder install --print",
+        "larder.toml has 5 resources. Next, with the same DATABASE_URL: larder\n",
+    ] {
+        assert!(told.contains(part), "{part}: {told}");
+    }
+    let larder = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    larder.ready().await;
+    let order = fetch(larder.listen, "GET", "/orders/1").await;
+    let expected = r#"{"id":1,"customer_id":1,"number":"A-1","deleted_at":null,"order_lines":[{"id":1,"order_id":1,"product_id":1,"quantity":2,"product":{"id":1,"name":"pen"}}],"order_tags":[{"order_id":1,"tag_id":1,"tag":{"id":1,"word":"new"}}],"shipments":{"id":1,"order_id":1,"sent":"2026-11-27"}}"#;
+    assert_eq!(order.body, expected);
+    let customer = fetch(larder.listen, "GET", "/customers/1").await;
+    assert_eq!(customer.body, r#"{"id":1,"email":"ann@example.org"}"#);
+    assert!(larder.terminate().await.success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_offered_can_be_taken() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SHOP).await;
+    let (directory, output) = init(&url, &["--writable"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    assert!(!text.contains("write = []"), "{text}");
+    let needed = "# New rows can't be written: they need a value of password_hash";
+    assert!(text.contains(needed), "{text}");
+    let all = uncommented(&text);
+    std::fs::write(directory.path().join("larder.toml"), &all).unwrap();
+    let config = Config::from_toml(&all, &[]).unwrap();
+    assert!(
+        config
+            .resources
+            .iter()
+            .any(|resource| !resource.by.is_empty())
+    );
+    serves(&directory, &url).await;
+}
+
+/// Nor does a run depend on the one before.
+#[tokio::test(flavor = "multi_thread")]
+async fn equal_databases_give_equal_bytes() {
+    let one = TestCluster::database().await.url;
+    let other = TestCluster::database().await.url;
+    execute(&one, SHOP).await;
+    // Other oids.
+    execute(&other, "create table filler (id int); drop table filler").await;
+    execute(&other, SHOP).await;
+    let (first, _) = init(&one, &[]).await;
+    let (second, _) = init(&one, &["--yes"]).await;
+    let (third, _) = init(&other, &[]).await;
+    assert_eq!(file(&first), file(&second));
+    assert_eq!(file(&first), file(&third));
+    let (_, printed) = init(&one, &["--output", "-"]).await;
+    assert_eq!(stdout(&printed), file(&first));
+    assert!(stderr(&printed).contains("/orders: public.orders"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_stays_unless_it_is_to_be_replaced() {
+    let url = TestCluster::database().await.url;
+    execute(&url, "create table t (id int primary key)").await;
+    let directory = configured("# mine, and [[ no TOML");
+    let refused = init_in(directory.path(), &url, &[]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("larder.toml exists; --force replaces it"));
+    assert_eq!(file(&directory), "# mine, and [[ no TOML");
+    let replaced = init_in(directory.path(), &url, &["--force"]).await;
+    assert_eq!(replaced.status.code(), Some(0), "{}", stderr(&replaced));
+    assert!(file(&directory).contains("name = \"t\""));
+    let named = init_in(directory.path(), &url, &["--output", "other.toml"]).await;
+    assert_eq!(named.status.code(), Some(0), "{}", stderr(&named));
+    let mut files: Vec<_> = std::fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    files.sort();
+    assert_eq!(files, ["larder.toml", "other.toml"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_can_not_be_served_ends_with_one_error() {
+    let url = TestCluster::database().await.url;
+    for (sql, args, message) in [
+        ("select 1", &[][..], "nothing can be served"),
+        ("create table heap (n int)", &[], "nothing can be served"),
+        (
+            "create table item (id int primary key)",
+            &["--table", "itm"],
+            "there is no table itm; did you mean item?",
+        ),
+        (
+            "select 1",
+            &["--schema", "publik"],
+            "schema publik has no tables; did you mean public?",
+        ),
+        (
+            "select 1",
+            &["--output", "missing/larder.toml"],
+            "can't be written",
+        ),
+    ] {
+        execute(&url, sql).await;
+        let (directory, output) = init(&url, args).await;
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(stderr(&output).contains(message), "{}", stderr(&output));
+        assert!(!directory.path().join("larder.toml").exists());
+    }
+    let output = run(Path::new("/"), None, &["init", "--output", "-"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        stderr(&output).contains("DATABASE_URL="),
+        "{}",
+        stderr(&output)
+    );
+}
+
+/// Names that end a string, a comment, a statement or a path, and that are as long as PostgreSQL allows.
+#[tokio::test(flavor = "multi_thread")]
+async fn hostile_names_are_names() {
+    let url = TestCluster::database().await.url;
+    let long = "ü".repeat(31);
+    let names = [
+        "select",
+        "we\"\"ird",
+        "\"\"q",
+        "a.b",
+        "two\nlines",
+        "it''s",
+        "back\\slash",
+        "<script>alert(1)</script>",
+        "\u{202e}left",
+        "tab\tbed",
+        "# comment",
+        "[[resource]]",
+        "100%",
+        "..",
+        &long,
+        "Order",
+        "order",
+        "🦀",
+        "a/b?c=d",
+    ];
+    let mut sql = String::new();
+    for (number, name) in names.iter().enumerate() {
+        let column = format!("c{name}").chars().take(30).collect::<String>();
+        let column = if column.ends_with('"') && !column.ends_with("\"\"") {
+            column + "\""
+        } else {
+            column
+        };
+        sql.push_str(&format!(
+            "create table \"{name}\" (\"{name}\" int primary key, \"{column}\" text not null unique, other int);
+             create table \"{number}_{}\" (id int primary key, \"{name}\" int not null references \"{name}\" on delete cascade);
+             insert into \"{name}\" values (1, 'x');
+             insert into \"{number}_{}\" values (1, 1);",
+            "z", "z"
+        ));
+    }
+    execute(&url, &sql).await;
+    execute(&url, "create schema \"a.b\"; create table \"a.b\".\"c.\"\"d\" (id int primary key); create schema \"#\n\"; create table \"#\n\".t (id int primary key); create table \"#\n\".heap (n int)").await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    assert!(text.contains("# #\\n.heap has no primary key"), "{text}");
+    assert!(Config::from_toml(&uncommented(&text), &[]).is_ok());
+    serves(&directory, &url).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn unusual_tables_are_served_or_named() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table a (id int primary key, b_id int); create table b (id int primary key, a_id int references a);
+         alter table a add foreign key (b_id) references b; create index on a (b_id); create index on b (a_id);
+         create table tree (id int primary key, parent_id int references tree on delete cascade); create index on tree (parent_id);
+         create table part (id int, day date, note text, primary key (id, day)) partition by range (day);
+         create table part_2026 partition of part for values from ('2026-01-01') to ('2027-01-01');
+         create table upper (id int primary key); create table lower (extra int, primary key (id)) inherits (upper);
+         create table blob (id bytea primary key); create table dep (id int primary key, kind regclass);
+         create table later (id int primary key deferrable initially deferred);
+         create table guarded (id int primary key); alter table guarded enable row level security, force row level security;
+         create table only_secret (token_id int primary key, note text);
+         create table flt (id double precision primary key, n int not null unique);
+         create unlogged table quick (id int primary key);
+         create materialized view stored as select 1 as id;
+         create table none ();
+         insert into part values (1, '2026-11-27'); insert into a values (1); insert into b values (1, 1); update a set b_id = 1;",
+    )
+    .await;
+    let role = TestRole::create(&url).await;
+    execute(
+        &url,
+        &format!(
+            "grant select on all tables in schema public to {0}; revoke select on quick from {0};
+             revoke select on flt from {0}; grant select (n, id) on flt to {0};
+             create schema closed; create table closed.t (id int primary key); grant select on closed.t to {0}",
+            role.name
+        ),
+    )
+    .await;
+    let (directory, output) = init(&role.url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    for part in [
+        "name = \"a\"",
+        "name = \"b\"",
+        "name = \"tree\"",
+        "name = \"part\"",
+        "name = \"lower\"",
+        "name = \"upper\"",
+        "name = \"dep\"",
+        "name = \"later\"",
+        "key = \"n\"",
+        "# public.blob has a key with column id, which is of type bytea",
+        "# Not in force: public.guarded has row security",
+        "# Not in force: column token_id of its key may hold a secret",
+        "# public.quick can't be read",
+        "# closed.t can't be read",
+        "# public.stored is a materialized view",
+        "# public.none has no primary key",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    assert!(!text.contains("part_2026"), "{text}");
+    // The owner may install triggers.
+    serves(&directory, &url).await;
+}
+
+/// Children of each other, and what two levels of them would repeat.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_is_found() {
+    let url = TestCluster::database().await.url;
+    let directory = TempDir::new().unwrap();
+    let seeded = run(directory.path(), Some(&url), &["seed", "--depts", "3"]).await;
+    assert!(seeded.status.success(), "{}", stderr(&seeded));
+    let output = init_in(directory.path(), &url, &["--table", "dept"]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(file(&directory).contains("[[resource]]\nname = \"dept\"\ntable = \"public.dept\"\n"));
+    serves(&directory, &url).await;
+}
