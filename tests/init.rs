@@ -11,6 +11,7 @@ use crate::command::configured;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
 use crate::harness::raw_http::fetch;
+use crate::harness::rng::SeededRng;
 use crate::harness::service::execute;
 
 const SHOP: &str = "
@@ -347,4 +348,119 @@ async fn the_demo_is_found() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(file(&directory).contains("[[resource]]\nname = \"dept\"\ntable = \"public.dept\"\n"));
     serves(&directory, &url).await;
+}
+
+/// A table that others may refer to: its name and the type of its column `id`.
+struct DrawnTable {
+    name: String,
+    key: &'static str,
+}
+
+/// Tables with keys, foreign keys, indexes, types and names at random.
+fn draw_tables(rng: &mut SeededRng, count: usize) -> String {
+    const TYPES: [&str; 9] = [
+        "int",
+        "text",
+        "uuid",
+        "date",
+        "bytea",
+        "numeric(9,0)",
+        "timestamptz",
+        "boolean",
+        "jsonb",
+    ];
+    let mut sql = String::new();
+    let mut drawn: Vec<DrawnTable> = Vec::new();
+    for number in 0..count {
+        let key = TYPES[rng.below(4)];
+        let mut name = format!("t{number}");
+        let mut parts = vec![format!("id {key} not null unique")];
+        for column in 0..rng.below(4) {
+            let (ty, null) = (TYPES[rng.below(9)], ["", " not null"][rng.below(2)]);
+            parts.push(format!("c{column} {ty}{null}"));
+        }
+        let mut foreign: Vec<String> = Vec::new();
+        for _ in 0..rng.below(4).min(number) {
+            let target = &drawn[rng.below(number)];
+            let column = format!("{}_id", target.name);
+            if foreign.contains(&column) {
+                continue;
+            }
+            // A column that is unique and may be null is refused as what a lookup references.
+            let null = ["", " not null", " not null", " not null unique"][rng.below(4)];
+            let action = ["", " on delete cascade"][rng.below(2)];
+            let (other, ty) = (&target.name, target.key);
+            parts.push(format!(
+                "{column} {ty}{null} references {other} (id){action}"
+            ));
+            if rng.below(3) == 0 {
+                name = format!("{other}_{number}");
+            }
+            foreign.push(column);
+        }
+        let primary = match (rng.below(4), foreign.as_slice()) {
+            (0, [one, ..]) => format!("{one}, id"),
+            (1, [one, two, ..]) => format!("{one}, {two}"),
+            _ => "id".to_owned(),
+        };
+        parts.push(format!("primary key ({primary})"));
+        sql.push_str(&format!("create table {name} ({});\n", parts.join(", ")));
+        for column in foreign.iter().filter(|_| rng.below(2) == 0) {
+            sql.push_str(&format!("create index on {name} ({column});\n"));
+        }
+        drawn.push(DrawnTable { name, key });
+    }
+    sql
+}
+
+/// All that is offered can be taken, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn drawn_databases_are_served() {
+    let mut rng = SeededRng(31);
+    for _ in 0..4 {
+        let url = TestCluster::database().await.url;
+        let sql = draw_tables(&mut rng, 25);
+        execute(&url, &sql).await;
+        let (directory, output) = init(&url, &["--writable"]).await;
+        assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+        let text = file(&directory);
+        assert!(!text.contains("# Not served"), "{sql}{text}");
+        serves(&directory, &url).await;
+        std::fs::write(directory.path().join("larder.toml"), uncommented(&text)).unwrap();
+        serves(&directory, &url).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn statistics_decide_what_is_in_force() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table box (id int primary key);
+         create table kind (id int primary key);
+         create table box_item (id int primary key, box_id int not null references box on delete cascade,
+                                kind_id int not null references kind);
+         create table box_part (box_id int references box, no int, kind_id int references kind, primary key (box_id, no))
+           partition by range (no);
+         create table box_part_1 partition of box_part for values from (0) to (6000);
+         create table box_part_2 partition of box_part for values from (6000) to (20000);
+         insert into box select generate_series(1, 12);
+         insert into kind values (1), (2);
+         insert into box_item select i, 1 + i % 10, 1 + i % 2 from generate_series(1, 9990) i;
+         insert into box_part select 1 + i % 10, i, 1 from generate_series(1, 10010) i;
+         analyze;",
+    )
+    .await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    for part in [
+        "  [[resource.children]]\n  name = \"box_item\"",
+        "    [[resource.children.lookups]]\n    name = \"kind\"",
+        "  # Not in force: about 1001 rows in each document.\n  #[[resource.children]]\n  #name = \"box_part\"",
+        "[[resource]]\nname = \"box_part\"",
+        "  # Not in force: about 10010 rows show the same one, and a change of it would empty the resource's tiers.\n  #[[resource.lookups]]\n  #name = \"kind\"",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
 }

@@ -6,7 +6,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::definition::{OWN_PATHS, SIGNING_IN_PATHS, is_path_character};
 
 /// The longest name of a resource or a field (`NAMEDATALEN - 1`).
-const NAME_BYTES_MAX: usize = 63;
+pub(super) const NAME_BYTES_MAX: usize = 63;
 
 /// The names that are taken in one place.
 #[derive(Default)]

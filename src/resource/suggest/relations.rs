@@ -95,10 +95,9 @@ impl<'a> Tables<'a> {
             return Some(why.to_owned());
         }
         let mut primary = table.primary_key().unwrap_or_default().iter();
-        if let Some(column) = primary.find(|column| self.is_unreadable(table, column)) {
-            return Some(format!(
-                "larder's role may not read column {column}, by which the rows are sorted"
-            ));
+        let unusable = primary.find_map(|name| Some((name, self.no_column(table, name)?)));
+        if let Some((name, why)) = unusable {
+            return Some(format!("its rows are sorted by column {name}, {why}"));
         }
         (belonging == Belonging::Reference)
             .then(|| "its rows refer to this one, and may have a life of their own".to_owned())

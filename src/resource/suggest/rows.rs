@@ -70,8 +70,8 @@ impl<'a> Suggester<'a> {
 
     /// Why a column is not shown, as the end of a sentence about it.
     fn why_hidden(&self, table: &Table, column: &Column) -> Option<String> {
-        if self.tables.is_unreadable(table, &column.name) {
-            return Some("which larder's role may not read".to_owned());
+        if let Some(why) = self.tables.no_column(table, &column.name) {
+            return Some(why.to_owned());
         }
         if let Some(why) = &column.dependent {
             return Some(why.clone());
@@ -100,6 +100,9 @@ impl<'a> Suggester<'a> {
             {
                 continue;
             }
+            let Some(order_by) = order(child) else {
+                continue;
+            };
             let off = self.tables.child_doubt(child, key, belonging);
             let row = match &off {
                 Some(_) => self.columns(child),
@@ -118,20 +121,13 @@ impl<'a> Suggester<'a> {
                 children.push(SuggestedChild {
                     name: names.give(&of_child(&child.name, &key.columns)),
                     foreign_key: key.columns.clone(),
-                    order_by: self.order(child),
+                    order_by,
                     off,
                     row,
                 });
             }
         }
         children
-    }
-
-    /// The columns that sort the rows of a child without a primary key.
-    fn order(&self, table: &Table) -> Option<Vec<String>> {
-        let has_primary = table.primary_key().is_some();
-        let key = self.tables.key(table).ok().filter(|_| !has_primary);
-        key.map(|(columns, _)| columns)
     }
 
     /// The rows that foreign keys of `table` lead to, but for the one to the row above; then those that refer to this row
@@ -162,7 +158,7 @@ impl<'a> Suggester<'a> {
             {
                 off = None;
             }
-            if let Some(row) = self.columns(target) {
+            if let Some(row) = self.looked_up(target) {
                 lookups.push(SuggestedLookup {
                     name: names.give(&of_lookup(&key.columns, &target.name)),
                     column: key.columns.clone(),
@@ -177,7 +173,7 @@ impl<'a> Suggester<'a> {
             if is_above || !pointing.is_unique(&key.columns) {
                 continue;
             }
-            if let Some(row) = self.columns(pointing) {
+            if let Some(row) = self.looked_up(pointing) {
                 lookups.push(SuggestedLookup {
                     name: names.give(&of_lookup(&[], &pointing.name)),
                     column: key.target_columns.clone(),
@@ -188,6 +184,15 @@ impl<'a> Suggester<'a> {
             }
         }
         lookups
+    }
+
+    /// A row that is only read.
+    fn looked_up(&self, table: &Table) -> Option<SuggestedRow> {
+        let row = self.columns(table)?;
+        Some(SuggestedRow {
+            needed: Vec::new(),
+            ..row
+        })
     }
 
     fn doubt_lookup(&self, table: &Table, columns: &[String], target: &Table) -> Option<String> {
@@ -226,7 +231,7 @@ impl<'a> Suggester<'a> {
                 column.not_null
                     && key_type(column).is_ok()
                     && !is_secret(name)
-                    && !self.tables.is_unreadable(table, name)
+                    && self.tables.no_column(table, name).is_none()
             })
         })
     }
@@ -242,4 +247,15 @@ pub(super) fn filters(table: &Table, key: &[String], fields: &[String]) -> Vec<S
             && column.is_some_and(|column| key_type(column).is_ok())
     };
     fields.iter().filter(is_useful).cloned().collect()
+}
+
+/// The columns that sort the rows of a child: `Some(None)` is the primary key. Without any unique key, nothing sorts them
+/// always in the same way.
+fn order(table: &Table) -> Option<Option<Vec<String>>> {
+    if table.primary_key().is_some() {
+        return Some(None);
+    }
+    let mut keys: Vec<&Vec<String>> = table.unique_keys.iter().map(|key| &key.columns).collect();
+    keys.sort_by_key(|columns| (columns.len(), positions(table, columns)));
+    keys.first().map(|columns| Some((*columns).clone()))
 }

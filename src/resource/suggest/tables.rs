@@ -6,6 +6,7 @@ use crate::resource::catalogue::{Catalogue, Column, ForeignKey, Table};
 use crate::resource::key::key_type;
 use crate::resource::sql::identifier;
 use crate::resource::suggest::kinds::is_of_migrations;
+use crate::resource::suggest::names::NAME_BYTES_MAX;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 
 /// Survey and catalogue, by oid.
@@ -76,8 +77,8 @@ impl<'a> Tables<'a> {
         };
         let mut columns = key.columns.iter();
         let mut referenced = key.target_columns.iter();
-        !columns.any(|column| self.is_unreadable(table, column))
-            && !referenced.any(|column| self.is_unreadable(target, column))
+        !columns.any(|column| self.no_column(table, column).is_some())
+            && !referenced.any(|column| self.no_column(target, column).is_some())
     }
 
     /// What the survey says of a table.
@@ -132,22 +133,25 @@ impl<'a> Tables<'a> {
     /// Why a column can't be a part of a key.
     fn no_key(&self, table: &Table, column: &Column) -> Option<String> {
         let name = &column.name;
-        if self.is_unreadable(table, name) {
-            return Some(format!(
-                "has a key with column {name}, which larder's role may not read"
-            ));
+        if let Some(why) = self.no_column(table, name) {
+            return Some(format!("has a key with column {name}, {why}"));
         }
         let why = key_type(column).err()?;
         Some(format!("has a key with column {name}, which {why}"))
     }
 
-    /// Whether larder's role may not read a column.
-    pub(super) fn is_unreadable(&self, table: &Table, column: &str) -> bool {
+    /// Why a column can't be read or named in a configuration, as the end of a sentence about it.
+    pub(super) fn no_column(&self, table: &Table, column: &str) -> Option<&'static str> {
         let surveyed = self.surveyed(table);
-        surveyed.is_some_and(|surveyed| {
+        let is_unreadable = surveyed.is_some_and(|surveyed| {
             let mut columns = surveyed.unreadable_columns.iter();
             columns.any(|unreadable| unreadable == column)
-        })
+        });
+        if is_unreadable {
+            return Some("which larder's role may not read");
+        }
+        // The database has another encoding.
+        (column.len() > NAME_BYTES_MAX).then_some("whose name has more than 63 bytes in UTF-8")
     }
 
     /// The estimated rows.
