@@ -12,6 +12,8 @@ pub enum Comparison {
     Range,
     /// By `like` with a pattern that begins with a letter or a digit and ends in its only wildcard, `%`.
     LikePrefix,
+    /// By `is null`.
+    Null,
 }
 
 /// A part of a condition that compares one column of a table with something that does not depend on the table.
@@ -45,6 +47,18 @@ pub fn column_tests(condition: &str, alias: &str) -> Vec<ColumnTest> {
         tests.extend(column_test(part, alias));
     }
     tests
+}
+
+/// Whether each part of `condition` is understood as one that compares a column of the row called by `aliases`.
+pub fn is_understood(condition: &str, aliases: &[String]) -> bool {
+    let Some(tokens) = tokens(condition) else {
+        return false;
+    };
+    let is_test = |part: &[Token]| {
+        let mut aliases = aliases.iter();
+        aliases.any(|alias| column_test(part, alias).is_some())
+    };
+    conjuncts(&tokens).into_iter().all(is_test)
 }
 
 /// Splits a condition into tokens; `None` if a string or a quoted name does not end.
@@ -168,6 +182,17 @@ fn conjuncts(tokens: &[Token]) -> Vec<&[Token]> {
 }
 
 fn column_test(part: &[Token], alias: &str) -> Option<ColumnTest> {
+    if let [left @ .., Token::Name(is), Token::Name(null)] = part
+        && (is.as_str(), null.as_str()) == ("IS", "NULL")
+    {
+        let (column, cast) = column_of(left, alias)?;
+        return Some(ColumnTest {
+            column,
+            comparison: Comparison::Null,
+            cast,
+            is_joined: false,
+        });
+    }
     let operators = outer_places(
         part,
         |token| matches!(token, Token::Symbol(symbol) if is_comparison(symbol)),
@@ -274,7 +299,7 @@ mod tests {
 
     #[test]
     fn comparisons_of_columns_are_understood() {
-        use Comparison::{Equal, LikePrefix, Range};
+        use Comparison::{Equal, LikePrefix, Null, Range};
         for (condition, expected) in [
             ("(t1.a = t0.id)", vec![("a", Equal)]),
             (
@@ -285,6 +310,7 @@ mod tests {
             ("(($1)::integer = t1.a)", vec![("a", Equal)]),
             ("((t1.a)::text = ($1)::text)", vec![("a", Equal)]),
             ("(t1.a ~~ 'x AND (%'::text)", vec![("a", LikePrefix)]),
+            ("((t1.a IS NULL) AND (t1.b IS NOT NULL))", vec![("a", Null)]),
             ("(t1.a = (($1)::text || 'it''s'::text))", vec![("a", Equal)]),
         ] {
             let told = told(condition);
@@ -292,6 +318,14 @@ mod tests {
                 told.iter().map(|(name, how)| (&**name, *how)).collect();
             assert_eq!(told, expected, "{condition}");
         }
+    }
+
+    #[test]
+    fn a_condition_is_understood_if_each_part_is() {
+        let rows = ["t1".to_owned(), "t1_2".to_owned()];
+        assert!(is_understood("((t1.a IS NULL) AND (t1_2.b = 1))", &rows));
+        assert!(!is_understood("((lower(t1.a) = $1) AND (t1.b = 1))", &rows));
+        assert!(!is_understood("(t2.a = 1)", &rows));
     }
 
     #[test]

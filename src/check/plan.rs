@@ -61,12 +61,13 @@ impl Plan {
 impl Scan {
     /// The columns that an index of this name finds rows by, and how.
     pub fn found_by(&self, index: &IndexUse) -> Vec<ColumnTest> {
-        self.tests(index.condition.as_deref())
+        tests(index.condition.as_deref().into_iter(), &self.aliases)
     }
 
     /// The columns that are compared only after a row was read, and how.
     pub fn filtered_by(&self) -> Vec<ColumnTest> {
-        let mut tests = self.tests(self.filters.iter().map(String::as_str));
+        let filters = self.filters.iter().map(String::as_str);
+        let mut tests = tests(filters, &self.aliases);
         tests.dedup();
         tests
     }
@@ -81,15 +82,23 @@ impl Scan {
         columns.iter().all(is_tested)
     }
 
-    fn tests<'c>(&self, conditions: impl IntoIterator<Item = &'c str>) -> Vec<ColumnTest> {
-        let mut tests = Vec::new();
-        for condition in conditions {
-            for alias in &self.aliases {
-                tests.extend(column_tests(condition, alias));
-            }
-        }
-        tests
+    /// The columns of the row called by `aliases`, of this scan or another one, that its conditions compare, and how.
+    pub fn tests_of(&self, aliases: &[String]) -> Vec<ColumnTest> {
+        let used = self.indexes.iter();
+        let found_by = used.filter_map(|index| index.condition.as_deref());
+        let filters = self.filters.iter().map(String::as_str);
+        tests(found_by.chain(filters), aliases)
     }
+}
+
+fn tests<'c>(conditions: impl Iterator<Item = &'c str>, aliases: &[String]) -> Vec<ColumnTest> {
+    let mut tests = Vec::new();
+    for condition in conditions {
+        for alias in aliases {
+            tests.extend(column_tests(condition, alias));
+        }
+    }
+    tests
 }
 
 #[derive(Deserialize)]

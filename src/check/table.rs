@@ -87,6 +87,9 @@ pub struct IndexColumn {
     pub column: Option<String>,
     /// Its operator class is the default one of the type, and its collation that of the column.
     pub is_plain: bool,
+    /// Its operator class compares texts by their bytes (`text_pattern_ops`), and its collation is that of the column. It finds
+    /// equal texts, too, but does not sort them.
+    pub is_of_patterns: bool,
     /// `desc`
     pub is_descending: bool,
     /// Nulls stand where the direction puts them without `nulls first` and `nulls last`.
@@ -153,12 +156,23 @@ impl IndexShape {
         let leading = self.columns.get(..columns.len()).unwrap_or_default();
         let has = |name: &String| {
             let mut leading = leading.iter();
-            leading.any(|column| column.is_plain && column.column.as_ref() == Some(name))
+            leading.any(|column| column.finds_equal() && column.column.as_ref() == Some(name))
         };
         matches!(self.method.as_str(), "btree" | "hash")
             && self.is_total_for(columns)
             && !leading.is_empty()
             && columns.iter().all(has)
+    }
+
+    /// Whether it finds the texts in `column` that begin with others. The column's collation may order them by their bytes.
+    pub fn finds_prefixes(&self, column: &String, is_in_byte_order: bool) -> bool {
+        let mut leading = self.columns.iter().take(1);
+        self.method == "btree"
+            && self.is_total_for(std::slice::from_ref(column))
+            && leading.any(|first| {
+                first.column.as_ref() == Some(column)
+                    && (first.is_of_patterns || first.is_plain && is_in_byte_order)
+            })
     }
 
     /// Whether it is a B-tree that begins with `columns` in this order, all in one direction after the first `equal` ones. It
@@ -204,5 +218,12 @@ impl IndexShape {
             && !self.is_needed
             && !self.has_included
             && self.predicate.is_none()
+    }
+}
+
+impl IndexColumn {
+    /// Whether a search by `=` can use it.
+    fn finds_equal(&self) -> bool {
+        self.is_plain || self.is_of_patterns
     }
 }

@@ -1,6 +1,6 @@
 //! The rules about users' statements. What their plans do not show in an understood form gives no advice.
 
-use crate::check::condition::{ColumnTest, Comparison};
+use crate::check::condition::{ColumnTest, Comparison, is_understood};
 use crate::check::create::WantedIndex;
 use crate::check::judge::{Advice, Judge};
 use crate::check::plan::{Plan, Scan};
@@ -27,6 +27,9 @@ impl Judge<'_> {
             let Some(wish) = wish(table, scan) else {
                 continue;
             };
+            if wish.rule != Rule::ColumnOrder && self.is_found_by_join(plan, scan, table) {
+                continue;
+            }
             let root = self.shapes.root(table);
             let same = wishes
                 .iter_mut()
@@ -41,6 +44,31 @@ impl Judge<'_> {
             .into_iter()
             .map(|(root, lacking, wish)| self.wished(statement, root, &lacking, wish));
         advice.collect()
+    }
+
+    /// Whether an index finds the rows of a scan by those of another table, which are found by an index, too.
+    ///
+    /// In tables of few rows PostgreSQL may join in another order, in which the scan's own conditions come first.
+    fn is_found_by_join(&self, plan: &Plan, scan: &Scan, table: &TableShape) -> bool {
+        let mut others = plan.scans.iter();
+        others.any(|other| {
+            let Some(source) = self.shapes.named(&other.schema, &other.table) else {
+                return false;
+            };
+            let finds = |table: &TableShape, test: &ColumnTest| {
+                let columns = std::slice::from_ref(&test.column);
+                table.indexes.iter().any(|index| index.begins_with(columns))
+            };
+            let own = other.tests_of(&other.aliases);
+            let mut own = own.iter().filter(|test| !test.is_joined);
+            let joined = other.tests_of(&scan.aliases);
+            let mut joined = joined
+                .iter()
+                .filter(|test| test.is_joined && test.comparison == Comparison::Equal);
+            !std::ptr::eq(other, scan)
+                && own.any(|test| finds(source, test))
+                && joined.any(|test| finds(table, test))
+        })
     }
 
     fn wished(
@@ -87,8 +115,9 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
         }
         let first = index.columns.first()?;
         let is_ordered = matches!(index.method.as_str(), "btree" | "hash");
-        let is_understood = is_ordered && !tests.is_empty();
-        entered |= used.condition.is_some() && !is_understood
+        let mut condition = used.condition.iter();
+        entered |= condition
+            .any(|condition| !is_ordered || !is_understood(condition, &scan.aliases))
             || tests
                 .iter()
                 .any(|test| Some(&test.column) == first.column.as_ref());
@@ -115,20 +144,14 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
     let columns: Vec<String> = equal.iter().chain(first_range).copied().cloned().collect();
     match (columns.as_slice(), like.as_slice()) {
         ([], []) => sorted_by_hashed(table, scan),
-        ([], [column, ..]) => Some(like_prefix(table, scan, column)),
+        ([], [column, ..]) => like_prefix(table, scan, column),
         ([column], _) if equal.is_empty() && is_hashed(table, column) => Some(Wish {
             rule: Rule::HashRange,
             why: format!("whole: its hash index on {column} has no order"),
             index: WantedIndex::of(&columns),
             scan,
         }),
-        _ if table
-            .indexes
-            .iter()
-            .any(|index| index.begins_with(&columns)) =>
-        {
-            None
-        }
+        _ if is_indexed(table, &columns, &of(Comparison::Null)) => None,
         _ => Some(Wish {
             rule: Rule::MissingIndex,
             why: format!("whole, since no index begins with ({})", columns.join(", ")),
@@ -136,6 +159,17 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
             scan,
         }),
     }
+}
+
+/// Whether an index begins with `columns`, or with these and those that have to be null.
+fn is_indexed(table: &TableShape, columns: &[String], null: &[&String]) -> bool {
+    let all: Vec<String> = columns
+        .iter()
+        .chain(null.iter().copied())
+        .cloned()
+        .collect();
+    let mut indexes = table.indexes.iter();
+    indexes.any(|index| index.begins_with(columns) || index.begins_with(&all))
 }
 
 /// Whether a B-tree on the column can serve a test. A cast of a `varchar` to `text` changes nothing; others may.
@@ -188,9 +222,14 @@ fn is_hashed(table: &TableShape, column: &str) -> bool {
     })
 }
 
-fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Wish<'p> {
+/// The wish for an index that finds texts by how they begin, unless there is one.
+fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Option<Wish<'p>> {
     let shape = table.column(column);
     let is_in_byte_order = shape.is_some_and(|shape| shape.is_in_byte_order);
+    let mut indexes = table.indexes.iter();
+    if indexes.any(|index| index.finds_prefixes(column, is_in_byte_order)) {
+        return None;
+    }
     let class = match shape.map(|shape| shape.base_type.as_str()) {
         _ if is_in_byte_order => None,
         Some("bpchar") => Some("bpchar_pattern_ops"),
@@ -215,7 +254,7 @@ fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Wish<
             ),
         )
     };
-    Wish {
+    Some(Wish {
         rule,
         why,
         index: WantedIndex {
@@ -223,7 +262,7 @@ fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Wish<
             operator_class: class,
         },
         scan,
-    }
+    })
 }
 
 /// The wish for a B-tree on a column that all rows are sorted by, and that has a hash index.

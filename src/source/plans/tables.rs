@@ -58,6 +58,9 @@ select x.indrelid::int8 as oid, i.relname::text as name, m.amname::text as metho
   array(select coalesce(o.opcdefault and x.indcollation[k] in (0, a.attcollation), false) \
     from generate_series(0, x.indnkeyatts - 1) k join pg_opclass o on o.oid = x.indclass[k] \
     left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[k] and a.attnum <> 0 order by k) as plain, \
+  array(select coalesce(o.opcname in ('text_pattern_ops', 'varchar_pattern_ops', 'bpchar_pattern_ops') and x.indcollation[k] = a.attcollation, false) \
+    from generate_series(0, x.indnkeyatts - 1) k join pg_opclass o on o.oid = x.indclass[k] \
+    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[k] and a.attnum <> 0 order by k) as patterns, \
   array(select x.indoption[k]::int4 from generate_series(0, x.indnkeyatts - 1) k order by k) as options \
 from pg_index x join pg_class i on i.oid = x.indexrelid join pg_am m on m.oid = i.relam \
 where x.indrelid = any($1::int8[]::oid[]) order by x.indrelid, i.relname";
@@ -171,13 +174,15 @@ async fn read_indexes(
         };
         let columns: Vec<Option<String>> = row.try_get("columns")?;
         let plain: Vec<bool> = row.try_get("plain")?;
+        let patterns: Vec<bool> = row.try_get("patterns")?;
         let options: Vec<i32> = row.try_get("options")?;
-        let columns = columns.into_iter().zip(plain).zip(options);
-        let columns = columns.map(|((column, is_plain), option)| {
+        let columns = columns.into_iter().zip(plain).zip(patterns).zip(options);
+        let columns = columns.map(|(((column, is_plain), is_of_patterns), option)| {
             let is_descending = option & 1 != 0;
             IndexColumn {
                 column,
                 is_plain,
+                is_of_patterns,
                 is_descending,
                 has_default_nulls: is_descending == (option & 2 != 0),
             }
