@@ -21,6 +21,7 @@ use crate::checks::idle_clients::IdleClientsArgs;
 use crate::checks::installs::InstallsArgs;
 use crate::checks::poolers::PoolersArgs;
 use crate::checks::races::RacesArgs;
+use crate::checks::schemas::SchemasArgs;
 use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
 
@@ -160,6 +161,11 @@ pub(crate) enum CheckCommand {
     ///
     /// Schema number I of a run has seed S + I; `--seed` of a printed difference and `--schemas 1` repeat it.
     Scope(ScopeArgs),
+    /// `larder check` on the schemas of seven applications: is what it finds mended by its SQL, and used by PostgreSQL?
+    ///
+    /// `.ci/schemas` gets the schemas. Each is checked with empty and with filled tables. Exit code 1 where anything is
+    /// found once all SQL was run, where both differ, and where an index that was asked for is not used.
+    Schemas(SchemasArgs),
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
     /// pgbouncer in between, in its settings and not: is each answer of its own resource, or does larder say why it refuses?

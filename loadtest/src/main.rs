@@ -47,7 +47,7 @@ use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
     bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
-    installs, lag, outage, poolers, races, restarts, scope, stale,
+    installs, lag, outage, poolers, races, restarts, schemas, scope, stale,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::binary;
@@ -133,6 +133,7 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
             differential_writes::run(args, larder, seed).await
         }
         CheckCommand::Scope(args) => scope::run(args, larder, seed).await,
+        CheckCommand::Schemas(args) => schemas::run(args, larder).await,
         CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
         CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
         CheckCommand::Installs(args) => installs::run(args, larder, seed).await,

@@ -1,0 +1,117 @@
+//! Runs `larder check` and the SQL that it prints.
+
+use std::path::PathBuf;
+use std::process::Output;
+
+use anyhow::{Context, ensure};
+use serde::Deserialize;
+use tokio::process::Command;
+
+use crate::harness::process::find_program;
+
+/// The exit codes of a check that could be done.
+const DONE: [i32; 2] = [0, 1];
+
+/// A report, as far as it is looked at.
+#[derive(Debug, Deserialize)]
+pub(super) struct Report {
+    complete: bool,
+    pub(super) findings: Vec<Finding>,
+}
+
+#[derive(Debug, Deserialize)]
+pub(super) struct Finding {
+    pub(super) id: String,
+    severity: String,
+    object: String,
+    reason: String,
+    remedies: Vec<Remedy>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Remedy {
+    sql: String,
+}
+
+impl Finding {
+    /// What a user has to know, in a line.
+    pub(super) fn line(&self) -> String {
+        let Self {
+            id,
+            severity,
+            object,
+            reason,
+            ..
+        } = self;
+        let sql: Vec<&str> = self.remedies.iter().map(|remedy| &*remedy.sql).collect();
+        let sql = match id.as_str() {
+            "triggers" => "SQL of larder install".to_owned(),
+            _ => sql.join(" "),
+        };
+        format!("{severity} {id} {object}: {reason}; {sql}")
+    }
+}
+
+/// A database, and where its configuration is.
+pub(super) struct Inspection {
+    pub(super) binary: PathBuf,
+    /// Has `larder.toml` and `queries.sql`.
+    pub(super) directory: PathBuf,
+    pub(super) url: String,
+}
+
+impl Inspection {
+    /// The report, if all could be checked.
+    pub(super) async fn report(&self) -> anyhow::Result<Report> {
+        let text = self.check("json").await?;
+        let report: Report = serde_json::from_str(&text).context("the report")?;
+        ensure!(report.complete, "not all could be checked:\n{text}");
+        Ok(report)
+    }
+
+    /// The report in a format.
+    pub(super) async fn check(&self, format: &str) -> anyhow::Result<String> {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(["check", "--table", "public.*", "--queries", "queries.sql"])
+            .args(["--format", format])
+            .env_clear()
+            .env("DATABASE_URL", &self.url)
+            .env("LARDER_STATE_DIR", self.directory.join("state"));
+        let output = self.run(command).await?;
+        let code = output.status.code();
+        ensure!(
+            code.is_some_and(|code| DONE.contains(&code)),
+            "larder check ended with {}:\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    /// Runs the SQL of the report, statement by statement.
+    pub(super) async fn apply(&self) -> anyhow::Result<()> {
+        let script = self.directory.join("mend.sql");
+        std::fs::write(&script, self.check("sql").await?)?;
+        let psql = find_program("psql", "apt-get install postgresql-client")?;
+        let mut command = Command::new(psql);
+        command
+            .args(["--no-psqlrc", "--quiet", "--set", "ON_ERROR_STOP=1"])
+            .arg("--file")
+            .arg(&script)
+            .arg(&self.url);
+        let output = self.run(command).await?;
+        ensure!(
+            output.status.success(),
+            "psql ended with {}:\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    async fn run(&self, mut command: Command) -> anyhow::Result<Output> {
+        let command = command.current_dir(&self.directory).kill_on_drop(true);
+        Ok(command.output().await?)
+    }
+}
