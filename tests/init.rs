@@ -108,7 +108,7 @@ async fn a_shop_is_served_from_the_file_that_was_written() {
         "/orders: public.orders, with public.order_lines, public.order_tags, public.products, public.shipments, public.tags",
         "not in force: public.django_session: ",
         "not served: public.heap has no primary key",
-        "create index concurrently on \"public\".\"order_lines\" (\"order_id\");",
+        "create index concurrently \"order_lines_order_id_idx\" on \"public\".\"order_lines\" (\"order_id\");",
         "larder install --print",
         "larder.toml has 5 resources. Next, with the same DATABASE_URL: larder\n",
     ] {

@@ -149,10 +149,10 @@ async fn missing_indexes_of_documents_lists_and_passes_are_found() {
         SHOP,
         ORDERS,
         &[
-            "missing-index public.item: create index concurrently on \"public\".\"item\" (\"order_id\");",
-            "missing-index public.item: create index concurrently on \"public\".\"item\" (\"product_id\");",
-            "missing-index public.orders: create index concurrently on \"public\".\"orders\" (\"customer_id\");",
-            "missing-index public.orders: create index concurrently on \"public\".\"orders\" (\"status\", \"id\");",
+            "missing-index public.item: create index concurrently \"item_order_id_idx\" on \"public\".\"item\" (\"order_id\");",
+            "missing-index public.item: create index concurrently \"item_product_id_idx\" on \"public\".\"item\" (\"product_id\");",
+            "missing-index public.orders: create index concurrently \"orders_customer_id_idx\" on \"public\".\"orders\" (\"customer_id\");",
+            "missing-index public.orders: create index concurrently \"orders_status_id_idx\" on \"public\".\"orders\" (\"status\", \"id\");",
         ],
     )
     .await;
@@ -200,15 +200,63 @@ async fn partitions_get_indexes_that_are_attached() {
     assert_mended(sql, toml, &[expected]).await;
     let one = "create index on entry_1 (account_id);";
     let expected = "missing-index public.entry: \
-        create index concurrently on \"public\".\"entry_2_idx\" (\"account_id\");";
+        create index concurrently \"entry_2_idx_account_id_idx\" on \"public\".\"entry_2_idx\" (\"account_id\");";
     assert_mended(&format!("{sql}{one}"), toml, &[expected]).await;
+}
+
+/// Names are cut to 63 bytes, so the indexes of two tables and of two columns would be named alike.
+#[tokio::test]
+async fn new_indexes_have_names_of_their_own() {
+    let long = "a".repeat(60);
+    let sql = format!(
+        "create table account (id int primary key);
+        create table {long}_1 (account_id int references account, account_no int references account, year int, \
+          primary key (year)) partition by range (year);
+        create table {long}_11 partition of {long}_1 for values from (0) to (10);
+        create table {long}_12 partition of {long}_1 for values from (10) to (20);
+        create table {long}_2 (account_id int references account);"
+    );
+    let toml = "[[resource]]\nname = 'a'\ntable = 'account'\n";
+    let url = TestCluster::database().await.url;
+    execute(&url, &sql).await;
+    assert_eq!(found(&url, toml).await.len(), 3);
+    apply(&url, toml).await;
+    assert_eq!(found(&url, toml).await, [""; 0]);
+}
+
+/// An index on the column does not find rows whose column is compared as another type.
+#[tokio::test]
+async fn foreign_keys_compare_values_of_their_types() {
+    let sql = "
+        create domain natural_number as int not null; create domain number as natural_number;
+        create table account (id number primary key, no numeric unique, name text unique, code varchar(9) unique);
+        create type mood as enum ('good'); create table moods (id int primary key, mood mood unique, tags int[] unique);
+        create table entry (account_id number references account (id), account_no int references account (no), \
+          name varchar references account (name), code text references account (code), big bigint references account (id), \
+          exact numeric references account (no), mood mood references moods (mood), tags int[] references moods (tags));";
+    let columns = ["account_id", "big", "code", "exact", "name", "mood", "tags"];
+    let toml =
+        "[[resource]]\nname = 'a'\ntable = 'account'\n[[resource]]\nname = 'm'\ntable = 'moods'\n";
+    let url = TestCluster::database().await.url;
+    execute(&url, sql).await;
+    let mut indexes = found(&url, toml).await;
+    indexes.sort();
+    let mut expected = columns.map(|column| {
+        format!(
+            "foreign-key public.entry: create index concurrently \"entry_{column}_idx\" on \"public\".\"entry\" (\"{column}\");"
+        )
+    });
+    expected.sort();
+    assert_eq!(indexes, expected);
+    apply(&url, toml).await;
+    assert_eq!(found(&url, toml).await, [""; 0]);
 }
 
 #[tokio::test]
 async fn pages_need_the_key_behind_the_filter() {
     let toml = "[[resource]]\nname = 'o'\ntable = 'orders'\nfilters = ['status']\n";
     let table = "create table orders (id int primary key, status text collate \"C\");";
-    let create = "create index concurrently on \"public\".\"orders\" (\"status\", \"id\");";
+    let create = "create index concurrently \"orders_status_id_idx\" on \"public\".\"orders\" (\"status\", \"id\");";
     for (index, expected) in [
         (
             "create index old on orders (status)",
@@ -256,7 +304,7 @@ async fn rows_that_refer_to_deleted_ones_need_an_index() {
     };
     assert_eq!(
         described(finding),
-        "foreign-key public.note: create index concurrently on \"public\".\"note\" (\"order_id\");"
+        "foreign-key public.note: create index concurrently \"note_order_id_idx\" on \"public\".\"note\" (\"order_id\");"
     );
     assert_eq!(finding.severity, Severity::Warning);
     // Neither larder nor any other client deletes customers.

@@ -1,5 +1,7 @@
 //! The statements that create an index, also on a partitioned table.
 
+use std::collections::HashSet;
+
 use crate::check::cost::index_cost;
 use crate::check::table::{IndexShape, TableShape, TableShapes};
 use crate::check::{IndexCost, Remedy};
@@ -39,29 +41,27 @@ impl WantedIndex {
         }
     }
 
-    /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there.
+    /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there. The
+    /// new indexes get their names from `names`.
     ///
     /// If all partitions lack it, the table gets an index that the indexes of the partitions are attached to, so that
     /// later partitions have it, too.
     pub fn create(
         &self,
-        shapes: &TableShapes,
+        names: &mut Names<'_>,
         table: &TableShape,
         lacking: &[&TableShape],
         deduplicates: bool,
     ) -> (Vec<Remedy>, Option<IndexCost>) {
-        let leaves = shapes.leaves(table);
+        let leaves = names.shapes.leaves(table);
         let is_whole = leaves.len() == lacking.len();
         let mut remedies = Vec::new();
         if table.kind == 'p' && is_whole {
-            let mut names = Names {
-                shapes,
-                given: Vec::new(),
-            };
-            self.create_on_partitions(&mut names, table, &mut remedies);
+            self.create_on_partitions(names, table, &mut remedies);
         } else {
             for leaf in lacking {
-                remedies.push(concurrently(&leaf.name, None, &self.columns_sql()));
+                let name = names.give(&leaf.name, &self.columns);
+                remedies.push(concurrently(&leaf.name, &name, &self.columns_sql()));
             }
         }
         let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
@@ -111,7 +111,7 @@ impl WantedIndex {
                 'f' => continue,
                 _ => {
                     let name = names.give(&below.name, &self.columns);
-                    remedies.push(concurrently(&below.name, Some(&name), &columns));
+                    remedies.push(concurrently(&below.name, &name, &columns));
                     name
                 }
             };
@@ -153,24 +153,32 @@ fn qualified(table: &TableName, index: &str) -> String {
     format!("{}.{}", identifier(&table.schema), identifier(index))
 }
 
-fn concurrently(table: &TableName, name: Option<&str>, columns: &str) -> Remedy {
-    let name = name.map_or_else(String::new, |name| format!(" {}", identifier(name)));
+fn concurrently(table: &TableName, name: &str, columns: &str) -> Remedy {
     Remedy {
         sql: format!(
-            "create index concurrently{name} on {} ({columns});",
+            "create index concurrently {} on {} ({columns});",
+            identifier(name),
             table.sql()
         ),
         lock: CONCURRENTLY,
     }
 }
 
-/// Names for new indexes.
-struct Names<'s> {
+/// Names for the new indexes of a report.
+pub struct Names<'s> {
     shapes: &'s TableShapes,
-    given: Vec<(String, String)>,
+    given: HashSet<(String, String)>,
 }
 
-impl Names<'_> {
+impl<'s> Names<'s> {
+    /// Names that nothing in `shapes` has.
+    pub fn new(shapes: &'s TableShapes) -> Self {
+        Self {
+            shapes,
+            given: HashSet::new(),
+        }
+    }
+
     /// A name that nothing in the table's schema has, as PostgreSQL would make it.
     fn give(&mut self, table: &TableName, columns: &[String]) -> String {
         let base = format!("{}_{}", table.name, columns.join("_"));
@@ -185,8 +193,7 @@ impl Names<'_> {
             }
             let (start, _) = base.split_at(length);
             let name = (table.schema.clone(), format!("{start}{ending}"));
-            if !self.shapes.taken_names.contains(&name) && !self.given.contains(&name) {
-                self.given.push(name.clone());
+            if !self.shapes.taken_names.contains(&name) && self.given.insert(name.clone()) {
                 return name.1;
             }
         }

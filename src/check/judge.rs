@@ -4,7 +4,7 @@ mod users;
 
 use std::collections::BTreeSet;
 
-use crate::check::create::{WantedIndex, drop_index};
+use crate::check::create::{Names, WantedIndex, drop_index};
 use crate::check::plan::{Plan, Scan};
 use crate::check::question::{Question, QuestionKind, Search};
 use crate::check::table::{IndexShape, TableShape, TableShapes};
@@ -13,10 +13,12 @@ use crate::check::{Finding, Remedy, Rule};
 /// A finding, and the index that it asks for.
 #[derive(Clone, Debug)]
 pub struct Advice {
-    /// The finding.
+    /// The finding, without statements and cost.
     pub finding: Finding,
     /// The oid of the table.
     pub table: u32,
+    /// The oids of its parts that lack the index; its own, if it is not partitioned.
+    pub lacking: Vec<u32>,
     /// The index.
     pub index: WantedIndex,
     /// Statements that create it on each part of the table that lacks it, for a trial.
@@ -56,6 +58,61 @@ impl Judge<'_> {
             (QuestionKind::Users(statement), [plan]) => self.users(statement, plan),
             _ => Vec::new(),
         }
+    }
+
+    /// The findings of all `advice`, and the indexes that they drop, by schema and name. Each index is asked for once: a search
+    /// of a pass and one of a document may lack the same, and a foreign key that larder's own statements search by needs no second
+    /// finding.
+    pub fn findings(&self, advice: Vec<Advice>) -> (Vec<Finding>, BTreeSet<(String, String)>) {
+        let mut kept: Vec<Advice> = Vec::new();
+        let mut sorted = advice;
+        sorted.sort_by_key(|advice| {
+            let is_foreign_key = advice.finding.rule == Rule::ForeignKey;
+            // Of two indexes the longer one may serve both.
+            (
+                is_foreign_key,
+                std::cmp::Reverse(advice.index.columns.len()),
+            )
+        });
+        for advice in sorted {
+            let is_covered = kept.iter().any(|other| {
+                other.table == advice.table
+                    && other.index.operator_class == advice.index.operator_class
+                    && begins_with(&other.index.columns, &advice.index.columns)
+            });
+            if !is_covered {
+                kept.push(advice);
+            }
+        }
+        kept.sort_by_cached_key(|advice| {
+            let finding = &advice.finding;
+            (
+                finding.rule,
+                finding.object.clone(),
+                advice.index.columns.clone(),
+            )
+        });
+        let mut names = Names::new(self.shapes);
+        let mut dropped = BTreeSet::new();
+        let mut findings = Vec::with_capacity(kept.len());
+        for advice in kept {
+            let mut finding = advice.finding;
+            let tables = &self.shapes.tables;
+            if let Some(table) = tables.get(&advice.table) {
+                let lacking = advice.lacking.iter();
+                let lacking: Vec<&TableShape> = lacking.filter_map(|oid| tables.get(oid)).collect();
+                let deduplicates = self.deduplicates;
+                (finding.remedies, finding.cost) =
+                    advice
+                        .index
+                        .create(&mut names, table, &lacking, deduplicates);
+            }
+            let obsolete = advice.obsolete.into_iter();
+            let obsolete = obsolete.filter(|(index, _)| dropped.insert(index.clone()));
+            finding.remedies.extend(obsolete.map(|(_, remedy)| remedy));
+            findings.push(finding);
+        }
+        (findings, dropped)
     }
 
     /// The indexes, by schema and name, that serve the statements of a question: those of its plans, and those that would
@@ -221,7 +278,6 @@ impl Judge<'_> {
     ) -> Option<Advice> {
         let table = self.shapes.tables.get(&search.table.oid)?;
         let index = WantedIndex::of(&search.index);
-        let (remedies, cost) = index.create(self.shapes, table, lacking, self.deduplicates);
         Some(Advice {
             obsolete: self.obsolete(table, lacking, &index, rule),
             finding: Finding {
@@ -231,11 +287,12 @@ impl Judge<'_> {
                 place: search.place.clone(),
                 reason,
                 plan_line: Some(line.to_owned()),
-                remedies,
-                cost,
+                remedies: Vec::new(),
+                cost: None,
                 is_unproven: false,
             },
             table: search.table.oid,
+            lacking: lacking.iter().map(|table| table.name.oid).collect(),
             index,
             trial: Vec::new(),
         })
@@ -291,52 +348,6 @@ fn is_single(table: &TableShape, search: &Search) -> bool {
                 name.is_some_and(|name| search.columns.contains(name))
             })
     })
-}
-
-/// The findings of all `advice`, and the indexes that they drop, by schema and name. Each index is asked for once: a search
-/// of a pass and one of a document may lack the same, and a foreign key that larder's own statements search by needs no second
-/// finding.
-pub fn findings(advice: Vec<Advice>) -> (Vec<Finding>, BTreeSet<(String, String)>) {
-    let mut kept: Vec<Advice> = Vec::new();
-    let mut sorted = advice;
-    sorted.sort_by_key(|advice| {
-        let is_foreign_key = advice.finding.rule == Rule::ForeignKey;
-        // Of two indexes the longer one may serve both.
-        (
-            is_foreign_key,
-            std::cmp::Reverse(advice.index.columns.len()),
-        )
-    });
-    for advice in sorted {
-        let is_covered = kept.iter().any(|other| {
-            other.table == advice.table
-                && other.index.operator_class == advice.index.operator_class
-                && begins_with(&other.index.columns, &advice.index.columns)
-        });
-        if !is_covered {
-            kept.push(advice);
-        }
-    }
-    kept.sort_by_cached_key(|advice| {
-        let finding = &advice.finding;
-        let sql = finding.remedies.first().map(|remedy| remedy.sql.clone());
-        (finding.rule, finding.object.clone(), sql)
-    });
-    let mut dropped = BTreeSet::new();
-    let mut findings = Vec::with_capacity(kept.len());
-    for Advice {
-        mut finding,
-        obsolete,
-        ..
-    } in kept
-    {
-        let obsolete = obsolete.into_iter();
-        let obsolete = obsolete.filter(|(index, _)| dropped.insert(index.clone()));
-        let drops: Vec<Remedy> = obsolete.map(|(_, remedy)| remedy).collect();
-        finding.remedies.extend(drops);
-        findings.push(finding);
-    }
-    (findings, dropped)
 }
 
 /// Whether the first of `columns` are `others`, in any order.

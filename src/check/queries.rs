@@ -50,6 +50,7 @@ pub fn split(origin: &str, content: &[u8]) -> Result<Vec<UserStatement>, QueryEr
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut splitter = Splitter { rest: text, text };
     let mut statements = Vec::new();
+    let mut place = Cursor::default();
     loop {
         let found = splitter.next_statement();
         let found = found.map_err(|(at, message)| {
@@ -59,7 +60,7 @@ pub fn split(origin: &str, content: &[u8]) -> Result<Vec<UserStatement>, QueryEr
         let Some((start, statement)) = found else {
             break;
         };
-        let (line, column) = position(text.get(..start).unwrap_or_default());
+        let (line, column) = place.advance(text, start);
         let number = statements.len() + 1;
         statements.push(UserStatement {
             text: statement.to_owned(),
@@ -76,6 +77,31 @@ pub fn split(origin: &str, content: &[u8]) -> Result<Vec<UserStatement>, QueryEr
         return Err(error("", "the file has no statement".to_owned()));
     }
     Ok(statements)
+}
+
+/// A byte of a text, whose line and column are known.
+#[derive(Default)]
+struct Cursor {
+    at: usize,
+    /// The line breaks before it.
+    lines: usize,
+    /// The characters before it in its line.
+    characters: usize,
+}
+
+impl Cursor {
+    /// Moves on to the byte `at`. Returns its line and column, counted from 1.
+    fn advance(&mut self, text: &str, at: usize) -> (usize, usize) {
+        let passed = text.get(self.at..at).unwrap_or_default();
+        let (lines, characters) = match passed.rsplit_once('\n') {
+            Some((before, last)) => (before.matches('\n').count() + 1, last.chars().count()),
+            None => (0, self.characters + passed.chars().count()),
+        };
+        self.at = at;
+        self.lines += lines;
+        self.characters = characters;
+        (self.lines + 1, self.characters + 1)
+    }
 }
 
 /// Line and column of what follows `before`, both counted from 1.
@@ -257,6 +283,12 @@ mod tests {
             two,
             [(2, "select 1".to_owned()), (4, "select 2".to_owned())]
         );
+        let statements = split("q.sql", "\n é; x;\n\ny;  z".as_bytes()).unwrap();
+        let places = statements.iter().map(|statement| {
+            let place = statement.place.as_ref().unwrap();
+            (place.line, statement.column)
+        });
+        assert_eq!(places.collect::<Vec<_>>(), [(2, 2), (2, 5), (4, 1), (4, 5)]);
     }
 
     #[test]

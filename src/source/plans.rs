@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Row, raw_sql};
 
 use crate::check::Finding;
 use crate::check::facts::PlannedIndexes;
-use crate::check::judge::{Judge, findings};
+use crate::check::judge::Judge;
 use crate::check::plan::Plan;
 use crate::check::queries::QueryError;
 use crate::check::question::{
@@ -28,6 +28,7 @@ use crate::check::question::{
 use crate::check::report::{Skipped, Unchecked};
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
+use crate::resource::sql::literal;
 use crate::source::plans::hypothetical::Trial;
 pub use crate::source::plans::patterns::matching_tables;
 use crate::source::plans::references::read_references;
@@ -139,7 +140,7 @@ pub async fn check_plans(
             _ => advice.extend(given),
         }
     }
-    (report.findings, report.indexes.dropped) = findings(advice);
+    (report.findings, report.indexes.dropped) = judge.findings(advice);
     Ok(report)
 }
 
@@ -325,7 +326,10 @@ async fn prepare(
         PlanSettings::Users | PlanSettings::Unchanged => path.0.as_str(),
         _ => "pg_catalog",
     };
-    let settings = format!("savepoint larder_checked; {common}{own}set local search_path = {path}");
+    let path = literal(path);
+    let settings = format!(
+        "savepoint larder_checked; {common}{own}select pg_catalog.set_config('search_path', {path}, true)"
+    );
     raw_sql(AssertSqlSafe(settings))
         .execute(&mut *connection)
         .await?;

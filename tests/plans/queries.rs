@@ -38,45 +38,45 @@ async fn check(url: &str, sql: &str) -> PlanReport {
 const FAULTS: [(&str, &str); 11] = [
     (
         "select * from visit where kind = $1",
-        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"kind\");",
+        "missing-index public.visit: create index concurrently \"visit_kind_idx\" on \"public\".\"visit\" (\"kind\");",
     ),
     (
         "select * from visit where short = $1 and kind > 5",
-        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"short\", \"kind\");",
+        "missing-index public.visit: create index concurrently \"visit_short_kind_idx\" on \"public\".\"visit\" (\"short\", \"kind\");",
     ),
     (
         "select * from visit where day >= $1 and kind = $2",
-        "column-order public.visit: create index concurrently on \"public\".\"visit\" (\"kind\", \"day\");",
+        "column-order public.visit: create index concurrently \"visit_kind_day_idx\" on \"public\".\"visit\" (\"kind\", \"day\");",
     ),
     (
         "select * from visit where code between 3 and 5",
-        "hash-range public.visit: create index concurrently on \"public\".\"visit\" (\"code\"); \
+        "hash-range public.visit: create index concurrently \"visit_code_idx1\" on \"public\".\"visit\" (\"code\"); \
          drop index concurrently \"public\".\"visit_code_idx\";",
     ),
     (
         "select * from visit order by code desc limit 3",
-        "hash-range public.visit: create index concurrently on \"public\".\"visit\" (\"code\"); \
+        "hash-range public.visit: create index concurrently \"visit_code_idx1\" on \"public\".\"visit\" (\"code\"); \
          drop index concurrently \"public\".\"visit_code_idx\";",
     ),
     (
         "select * from visit where name like 'ab%'",
-        "like-prefix public.visit: create index concurrently on \"public\".\"visit\" (\"name\" text_pattern_ops);",
+        "like-prefix public.visit: create index concurrently \"visit_name_idx\" on \"public\".\"visit\" (\"name\" text_pattern_ops);",
     ),
     (
         "select * from visit where plain like 'ab%'",
-        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"plain\");",
+        "missing-index public.visit: create index concurrently \"visit_plain_idx\" on \"public\".\"visit\" (\"plain\");",
     ),
     (
         "select * from visit join page on visit_id = visit.id where visit.id = $1",
-        "missing-index public.page: create index concurrently on \"public\".\"page\" (\"visit_id\");",
+        "missing-index public.page: create index concurrently \"page_visit_id_idx\" on \"public\".\"page\" (\"visit_id\");",
     ),
     (
         "update visit set kind = 1 where name = 'x'",
-        "missing-index public.visit: create index concurrently on \"public\".\"visit\" (\"name\");",
+        "missing-index public.visit: create index concurrently \"visit_name_idx\" on \"public\".\"visit\" (\"name\");",
     ),
     (
         "delete from page where title = $1",
-        "missing-index public.page: create index concurrently on \"public\".\"page\" (\"title\");",
+        "missing-index public.page: create index concurrently \"page_title_idx\" on \"public\".\"page\" (\"title\");",
     ),
     (
         "select * from event where kind = $1",
@@ -155,6 +155,37 @@ async fn indexes_that_are_there_are_not_asked_for() {
     ] {
         let report = check(&url, sql).await;
         assert!(report.findings.is_empty(), "{sql}: {report:?}");
+    }
+}
+
+/// The search path of the role in the database holds for statements, whatever it contains.
+#[tokio::test]
+async fn the_search_path_is_that_of_the_role() {
+    let url = TestCluster::database().await.url;
+    execute(&url, TABLES).await;
+    let unknown = Some("relation \"visit\" does not exist");
+    for (path, complaint) in [
+        ("public", None),
+        ("''", unknown),
+        ("'public; select 1'", unknown),
+        ("\"it's\", \"public\"", None),
+    ] {
+        let alter = format!(
+            "do $do$ begin execute format('alter role current_user in database %I set search_path to %s', \
+             current_database(), $path${path}$path$); end $do$"
+        );
+        execute(&url, &alter).await;
+        let report = check(&url, "select * from visit where kind = $1").await;
+        let rejected = report
+            .rejected
+            .first()
+            .map(|rejected| rejected.message.as_str());
+        assert_eq!(rejected, complaint, "{path}");
+        assert_eq!(
+            report.findings.len(),
+            usize::from(complaint.is_none()),
+            "{path}"
+        );
     }
 }
 

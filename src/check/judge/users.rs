@@ -78,9 +78,6 @@ impl Judge<'_> {
         lacking: &[&TableShape],
         wish: Wish<'_>,
     ) -> Advice {
-        let (remedies, cost) = wish
-            .index
-            .create(self.shapes, table, lacking, self.deduplicates);
         let severity = match wish.rule {
             Rule::LikePrefix => Severity::Info,
             _ => Severity::Warning,
@@ -94,11 +91,12 @@ impl Judge<'_> {
                 place: statement.place.clone(),
                 reason: format!("{} reads {} {}", statement.name, table.name, wish.why),
                 plan_line: Some(wish.scan.line.clone()),
-                remedies,
-                cost,
+                remedies: Vec::new(),
+                cost: None,
                 is_unproven: true,
             },
             table: table.name.oid,
+            lacking: lacking.iter().map(|table| table.name.oid).collect(),
             trial: wish.index.create_on_each(lacking),
             index: wish.index,
         }

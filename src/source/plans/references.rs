@@ -10,8 +10,15 @@ use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
 use crate::source::catalogue::oid;
 
-/// `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
+/// The foreign keys that reference the tables `$1`. Values of domains are searched for as those of the type below: a domain may
+/// refuse null. `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
+///
+/// A foreign key may compare its column as another type: `numeric` for an `int4` that references one. No index on the column
+/// serves that, so such keys are left out.
 const REFERENCES_SQL: &str = "\
+with recursive base (domain, oid, below, kind) as ( \
+    select t.oid, t.oid, t.typbasetype, t.typtype from pg_type t \
+    union all select base.domain, t.oid, t.typbasetype, t.typtype from base join pg_type t on t.oid = base.below where base.kind = 'd') \
 select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t.relname::text as relname, \
   t.relkind = 'p' as partitioned, f.oid::int8 as target, fn.nspname::text as target_schema, f.relname::text as target_name, \
   coalesce(s.n_tup_del, 0) > 0 as deletes, \
@@ -19,8 +26,9 @@ select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t
     case when not has_any_column_privilege(t.oid, 'select') then format('grant select on %I.%I to %I;', n.nspname, t.relname, current_user) end) as grants, \
   array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
-  array(select format_type(a.atttypid, null) from unnest(c.confkey) with ordinality k(number, place) \
-    join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number order by k.place) as types, \
+  array(select format_type(b.oid, null) from unnest(c.confkey) with ordinality k(number, place) \
+    join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number \
+    join base b on b.domain = a.atttypid and b.kind <> 'd' order by k.place) as types, \
   array(select format('operator(%I.%s)', o.nspname, p.oprname) from unnest(c.conpfeqop) with ordinality k(oid, place) \
     join pg_operator p on p.oid = k.oid join pg_namespace o on o.oid = p.oprnamespace order by k.place) as operators \
 from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
@@ -28,6 +36,13 @@ from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n o
   left join pg_stat_user_tables s on s.relid = f.oid \
 where c.contype = 'f' and c.conparentid = 0 and c.confrelid = any($1::int8[]::oid[]) and n.nspname <> 'larder' \
   and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) \
+  and not exists (select from unnest(c.conkey, c.conpfeqop) k (number, operator) \
+    join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number \
+    join base b on b.domain = a.atttypid and b.kind <> 'd' join pg_operator p on p.oid = k.operator \
+    where not exists (select from pg_amop o join pg_opclass d on d.opcfamily = o.amopfamily and d.opcdefault \
+      join pg_am m on m.oid = d.opcmethod and m.amname = 'btree' \
+      where o.amopopr = p.oid and (d.opcintype = b.oid or d.opcintype = p.oprright and not exists ( \
+        select from pg_opclass e where e.opcintype = b.oid and e.opcmethod = d.opcmethod and e.opcdefault)))) \
 order by n.nspname, t.relname, c.conname";
 
 pub(super) async fn read_references(
