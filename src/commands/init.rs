@@ -9,8 +9,10 @@ mod summary;
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
+use indicatif::ProgressBar;
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
@@ -102,6 +104,7 @@ async fn read(config: &Config) -> anyhow::Result<(Survey, Catalogue)> {
     let Some(url) = url else {
         bail!("no database is named: DATABASE_URL=postgres://USER@HOST/DATABASE larder init");
     };
+    let spinner = spinner();
     let database = Database::new(url, false, config.source.statement_timeout)?;
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection
@@ -109,9 +112,20 @@ async fn read(config: &Config) -> anyhow::Result<(Survey, Catalogue)> {
         .await
         .map_err(SourceError::from)?;
     let read = read_all(&mut transaction).await;
+    spinner.finish_and_clear();
     // There is nothing to be rolled back, and what matters is known.
     drop(transaction.rollback().await);
     Ok(read?)
+}
+
+/// Shows on a terminal that something is done.
+fn spinner() -> ProgressBar {
+    if !stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let spinner = ProgressBar::new_spinner().with_message("reading the catalogue");
+    spinner.enable_steady_tick(Duration::from_millis(100));
+    spinner
 }
 
 async fn read_all(transaction: &mut PgConnection) -> Result<(Survey, Catalogue), SourceError> {

@@ -37,7 +37,7 @@ pub struct SuggestOptions {
     pub schemas: Vec<String>,
     /// The oids of the tables of resources; `None`: all that need to be resources, so that every table is shown.
     pub tables: Option<BTreeSet<u32>>,
-    /// More documents that show the same row are not suggested ([`FeedConfig`](crate::feed::FeedConfig)).
+    /// A row that more documents show is not suggested as a lookup (`feed.keys_per_statement`).
     pub keys_per_statement: u32,
 }
 

@@ -53,7 +53,7 @@ pub(super) fn text(
         .flat_map(|resource| resource.row.tables())
         .collect();
     tell(format!(
-        "`larder` will put triggers on {}. A statement that changes rows of them takes about 1.5 times as long, 2 to 3 times \
+        "`larder` will put triggers on {}. A statement that changes their rows takes about 1.5 times as long, 2 to 3 times \
          on partitioned tables. `larder install --print` prints them for the tables' owner to run.",
         counted(&shown)
     ));
