@@ -1,5 +1,7 @@
 //! `loadtest schemas`: is what `larder check` says of the schemas of real applications true, and does its SQL mend it?
 //!
+//! What `larder init` writes for it names each table and is accepted.
+//!
 //! Each schema is checked twice, on empty tables and on filled ones. All SQL of the report is run by psql, as a user would;
 //! then nothing may be found any more, and PostgreSQL has to use each index that was asked for.
 
@@ -135,6 +137,9 @@ impl Schema {
         let (of_filled, of_filled_refuted) = mend(&inspection(&filled)).await?;
         refuted.extend(of_filled_refuted);
         refuted.extend(differences(&of_empty, &of_filled));
+        for url in [&empty, &filled] {
+            refuted.extend(inspection(url).init(&configuration.tables).await?);
+        }
         let created = plans::indexes(&filled).await?;
         let used = used_indexes(&filled, &configuration.toml, self.queries).await?;
         let unused = created
@@ -144,7 +149,7 @@ impl Schema {
         println!(
             "{:<12} {:>3} tables ({filled_tables} filled), {:>3} resources; {}; {} applied, {} refuted, {:.1?}",
             self.name,
-            configuration.tables,
+            configuration.tables.len(),
             configuration.resources,
             by_rule(&of_filled),
             of_filled.findings.len(),

@@ -32,12 +32,14 @@ from pg_class t join key on key.oid = t.oid \
 where t.relkind in ('r', 'p') and not t.relispartition and t.relnamespace = 'public'::regnamespace order by t.relname";
 
 const TABLES_SQL: &str = "\
-select count(*) from pg_class t where t.relkind in ('r', 'p') and not t.relispartition and t.relnamespace = 'public'::regnamespace";
+select t.relname::text from pg_class t \
+where t.relkind in ('r', 'p') and not t.relispartition and t.relnamespace = 'public'::regnamespace order by t.relname";
 
 /// A configuration, and what it is made for.
 pub(super) struct Configuration {
     pub(super) toml: String,
-    pub(super) tables: i64,
+    /// The names of all tables.
+    pub(super) tables: Vec<String>,
     pub(super) resources: usize,
 }
 
@@ -48,7 +50,7 @@ pub(super) async fn read(connection: &mut PgConnection) -> anyhow::Result<Config
         .await?;
     let resources = rows.iter().map(|row| row.try_get("toml"));
     let resources = resources.collect::<Result<Vec<String>, _>>()?;
-    let tables = sqlx::query_scalar(TABLES_SQL).fetch_one(connection).await?;
+    let tables = sqlx::query_scalar(TABLES_SQL).fetch_all(connection).await?;
     Ok(Configuration {
         toml: resources.concat(),
         tables,

@@ -1,4 +1,4 @@
-//! Runs `larder check` and the SQL that it prints.
+//! Runs `larder check` and the SQL that it prints, and `larder init`.
 
 use std::path::PathBuf;
 use std::process::Output;
@@ -108,6 +108,43 @@ impl Inspection {
             String::from_utf8_lossy(&output.stderr)
         );
         Ok(())
+    }
+
+    /// Has `larder init` write a configuration. Returns which of `tables` it does not name, and whether larder refuses it.
+    pub(super) async fn init(&self, tables: &[String]) -> anyhow::Result<Vec<String>> {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(["init", "--force", "--output", "init.toml"])
+            .env_clear()
+            .env("DATABASE_URL", &self.url);
+        let output = self.run(command).await?;
+        ensure!(
+            output.status.success(),
+            "larder init ended with {}:\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let text = std::fs::read_to_string(self.directory.join("init.toml"))?;
+        let is_named = |table: &String| {
+            text.contains(&format!("\"public.{table}\""))
+                || text.contains(&format!("\n# public.{table} "))
+        };
+        let unnamed = tables.iter().filter(|table| !is_named(table));
+        let mut refuted: Vec<String> = unnamed
+            .map(|table| format!("larder init does not name {table}"))
+            .collect();
+        let mut command = Command::new(&self.binary);
+        command
+            .args(["check", "--config", "init.toml", "--fail-on", "never"])
+            .env_clear()
+            .env("DATABASE_URL", &self.url)
+            .env("LARDER_STATE_DIR", self.directory.join("state"));
+        let output = self.run(command).await?;
+        if !output.status.success() {
+            let why = String::from_utf8_lossy(&output.stderr);
+            refuted.push(format!("larder refuses what larder init wrote: {why}"));
+        }
+        Ok(refuted)
     }
 
     async fn run(&self, mut command: Command) -> anyhow::Result<Output> {
