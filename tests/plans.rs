@@ -3,6 +3,7 @@
 mod cost;
 mod near_misses;
 mod queries;
+mod statements;
 
 use std::sync::Arc;
 
@@ -222,6 +223,20 @@ async fn new_indexes_have_names_of_their_own() {
     assert_eq!(found(&url, toml).await.len(), 3);
     apply(&url, toml).await;
     assert_eq!(found(&url, toml).await, [""; 0]);
+}
+
+/// A page of all documents needs an index in the order of the key.
+#[tokio::test]
+async fn pages_need_an_index_in_the_order_of_the_key() {
+    let sql = "create table item (a int, b int, primary key (a, b)) partition by range (a);
+        create table item_1 partition of item for values from (0) to (10);";
+    let toml = |key: &str| format!("[[resource]]\nname = 'i'\ntable = 'item'\nkey = [{key}]\n");
+    assert_mended(sql, &toml("'a', 'b'"), &[]).await;
+    let expected = "missing-index public.item: \
+        create index \"item_b_a_idx\" on only \"public\".\"item\" (\"b\", \"a\"); \
+        create index concurrently \"item_1_b_a_idx\" on \"public\".\"item_1\" (\"b\", \"a\"); \
+        alter index \"public\".\"item_b_a_idx\" attach partition \"public\".\"item_1_b_a_idx\";";
+    assert_mended(sql, &toml("'b', 'a'"), &[expected]).await;
 }
 
 /// An index on the column does not find rows whose column is compared as another type.

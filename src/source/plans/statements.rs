@@ -14,11 +14,18 @@ const PLANNED: [&str; 7] = [
     "select", "insert", "update", "delete", "merge", "with", "values",
 ];
 
+/// Matches the first word of a statement, after blanks, parentheses and comments.
+const FIRST_WORD: &str = r"^(?:[[:space:](]|--[^\n]*\n|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*([a-zA-Z]+)";
+
+/// Matches statements that read PostgreSQL's catalogue or larder's schema, of which indexes are given.
+const CATALOGUE: &str = r"\m(from|join)\s+(only\s+)?(pg_|information_schema\.|larder\.)";
+
 /// PostgreSQL 13 renamed `total_time`.
 const EXTENSION_SQL: &str = "\
 select n.nspname::text as schema, \
   exists (select from pg_attribute a where a.attrelid = v.oid and a.attname = 'total_exec_time' and not a.attisdropped) as renamed, \
-  pg_has_role('pg_read_all_stats', 'usage') as sees_all, current_user::text as role \
+  pg_has_role('pg_read_all_stats', 'usage') as sees_all, current_user::text as role, \
+  current_setting('is_superuser')::bool as is_superuser \
 from pg_extension e join pg_namespace n on n.oid = e.extnamespace \
   join pg_class v on v.relnamespace = n.oid and v.relname = 'pg_stat_statements' where e.extname = 'pg_stat_statements'";
 
@@ -44,7 +51,15 @@ pub(super) async fn read_statements(
     };
     let schema: String = extension.try_get("schema")?;
     let role: String = extension.try_get("role")?;
-    if !extension.try_get::<bool, _>("sees_all")? {
+    let is_superuser: bool = extension.try_get("is_superuser")?;
+    if is_superuser {
+        report.skipped.push(Skipped {
+            name: "statements of roles that are no superusers: PostgreSQL runs functions of theirs as it plans, \
+                   so a role that is none has to check them"
+                .to_owned(),
+            grant: "grant pg_read_all_stats to such_a_role;".to_owned(),
+        });
+    } else if !extension.try_get::<bool, _>("sees_all")? {
         report.skipped.push(Skipped {
             name: "statements of other roles".to_owned(),
             grant: format!("grant pg_read_all_stats to {};", identifier(&role)),
@@ -55,12 +70,13 @@ pub(super) async fn read_statements(
     } else {
         "total_time"
     };
-    // The text of a statement of another role is null or a remark in its place.
+    // The text of a statement of another role is null or a remark in its place. Comments may stand before the first word.
     let sql = format!(
         "select s.queryid::text as id, min(s.query) as query from {}.pg_stat_statements s \
          where s.dbid = (select oid from pg_database where datname = current_database()) and s.queryid is not null \
-           and lower(substring(s.query from '^[[:space:](]*([a-zA-Z]+)')) = any($1) \
-           and s.query not like '%larder%' \
+           and lower(substring(s.query from '{FIRST_WORD}')) = any($1) \
+           and s.query !~* '{CATALOGUE}' \
+           and (not {is_superuser} or s.userid in (select oid from pg_roles where rolsuper)) \
          group by s.queryid order by sum(s.{time}) desc, s.queryid limit $2",
         identifier(&schema)
     );
