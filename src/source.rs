@@ -205,7 +205,7 @@ impl SourceError {
 }
 
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
-const LOCK_NOT_AVAILABLE: &str = "55P03";
+pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
 
 /// `insufficient_privilege` (PostgreSQL manual, appendix A).
 pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";

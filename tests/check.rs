@@ -203,6 +203,53 @@ async fn a_check_writes_nothing_and_locks_nobody_out() {
     postgres.stop().await;
 }
 
+/// Conditions on columns of the same name can be told apart where a statement has both tables, and a locked table ends only
+/// what is checked of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn conditions_and_locks_leave_the_rest_checked() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    execute(
+        &url,
+        "alter table child add gone timestamptz; create index on child (parent_id) where gone is null;
+         create table other (parent_id int references parent); create index on other (parent_id)",
+    )
+    .await;
+    let config = format!("{CONFIG}\nwhere = 'gone is null -- or not'");
+    let directory = configured(&config);
+    let ignored = ["--ignore", "triggers", "--ignore", "foreign-key"];
+    let (code, report) = check(directory.path(), &url, &ignored).await;
+    assert_eq!((code, found(&report)), (Some(0), Vec::new()), "{report}");
+
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let lock = "begin; lock table child, other in access exclusive mode";
+    sqlx::raw_sql(lock).execute(&mut holder).await.unwrap();
+    execute(&url, "create index equal on parent (shop_id)").await;
+    let (code, report) = check(directory.path(), &url, &ignored).await;
+    let duplicate = (
+        "duplicate-index".to_owned(),
+        "public.parent_shop_id_idx".to_owned(),
+    );
+    assert_eq!(
+        (code, found(&report)),
+        (Some(1), vec![duplicate]),
+        "{report}"
+    );
+    let unchecked: Vec<&str> = report["unchecked"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|unchecked| unchecked["name"].as_str().unwrap())
+        .collect();
+    for name in [
+        "documents of parents",
+        "indexes of public.child",
+        "indexes of public.other",
+    ] {
+        assert!(unchecked.contains(&name), "{unchecked:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pooler_is_named() {
     let url = TestCluster::database().await.url;

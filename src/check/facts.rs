@@ -11,6 +11,8 @@ use crate::resource::definition::Place;
 pub struct Facts {
     /// By schema and name.
     pub tables: Vec<TableFacts>,
+    /// Further tables, of which nothing could be read, since another transaction has locked them.
+    pub locked: Vec<TableName>,
     /// How long the statistics have been counting.
     pub counted_for: Duration,
     /// Statements may use indexes on a standby as well, whose statistics are its own.

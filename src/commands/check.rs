@@ -181,7 +181,11 @@ async fn read(
         let place = place_of(&inspected, &missing.object);
         lack(Rule::Rights, missing, place, None)
     }));
-    let plans = check_plans(transaction, &inspected.resources, options).await?;
+    let planning = async |connection: &mut PgConnection| {
+        check_plans(connection, &inspected.resources, options).await
+    };
+    let plans = attempt(transaction, report, "plans of statements", planning).await?;
+    let plans = plans.unwrap_or_default();
     report.add(plans.findings);
     report.unchecked.extend(plans.unchecked);
     report.skipped.extend(plans.skipped);
@@ -190,6 +194,12 @@ async fn read(
     if let Some(facts) = attempt(transaction, report, "tables and indexes", reading).await? {
         report.add(indexes::findings(&facts, &plans.indexes));
         report.add(upkeep::findings(&facts));
+        let locked = facts.locked.iter();
+        report.unchecked.extend(locked.map(|table| Unchecked {
+            name: format!("indexes of {table}"),
+            place: named.get(&table.oid).cloned(),
+            reason: "another transaction has locked the table".to_owned(),
+        }));
     }
     let log = attempt(transaction, report, "the change log", read_change_log).await?;
     report.add(log.flatten().and_then(upkeep::change_log));

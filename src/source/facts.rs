@@ -16,7 +16,7 @@ use crate::source::catalogue::oid;
 
 /// The tables `$1` with all that are parts of them, and the tables that refer to one of these.
 ///
-/// `pg_stats` shows what the role may read; the time of the last analysis is lost with the counters. So either of them
+/// To write out the indexes of a table takes a lock that waits for `ACCESS EXCLUSIVE`. `pg_stats` shows what the role may read; the time of the last analysis is lost with the counters. So either of them
 /// says that a table was analysed.
 const TABLES_SQL: &str = "\
 with recursive family (oid, root) as (select u.oid::oid, u.oid from unnest($1::int8[]) u (oid) \
@@ -29,6 +29,9 @@ select c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, c
   coalesce(s.n_tup_upd, 0) as updates, coalesce(s.n_tup_hot_upd, 0) as hot_updates, \
   coalesce((select o.option_value::int8 from pg_options_to_table(c.reloptions) o where o.option_name = 'fillfactor'), 100) \
     as fillfactor, \
+  exists (select from pg_locks l join pg_database d on d.oid = l.database and d.datname = current_database() \
+    where l.relation = c.oid and l.mode = 'AccessExclusiveLock' and l.granted and l.pid is distinct from pg_backend_pid()) \
+    as is_locked, \
   coalesce(s.last_analyze, s.last_autoanalyze) is not null \
     or exists (select from pg_stats p where p.schemaname = n.nspname and p.tablename = c.relname) as is_analysed, \
   array(select array_to_json(array(select quote_ident(a.attname) from unnest(k.conkey) with ordinality u(number, place) \
@@ -88,8 +91,16 @@ pub async fn read_facts(
         .bind(oids)
         .fetch_all(&mut *connection)
         .await?;
-    let tables = rows.iter().map(|row| table(row, named));
-    let mut tables = tables.collect::<Result<Vec<_>, _>>()?;
+    let mut tables = Vec::with_capacity(rows.len());
+    let mut locked = Vec::new();
+    for row in &rows {
+        let table = table(row, named)?;
+        if row.try_get("is_locked")? {
+            locked.push(table.name);
+        } else {
+            tables.push(table);
+        }
+    }
     let oids: Vec<i64> = tables
         .iter()
         .map(|table| i64::from(table.name.oid))
@@ -114,6 +125,7 @@ pub async fn read_facts(
     let counted_for: Option<f64> = server.try_get("counted_for")?;
     Ok(Facts {
         tables,
+        locked,
         counted_for: Duration::try_from_secs_f64(counted_for.unwrap_or_default())
             .unwrap_or_default(),
         has_standby: server.try_get("has_standby")?,

@@ -64,6 +64,7 @@ fn facts(indexes: Vec<IndexFacts>) -> Facts {
     };
     Facts {
         tables: vec![table],
+        locked: Vec::new(),
         counted_for: COUNTED_FOR_MIN,
         has_standby: false,
     }

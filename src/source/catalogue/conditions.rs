@@ -12,12 +12,12 @@
 //! All of it is done in a transaction, or after a savepoint, that is rolled back. No lock of the table is needed.
 
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection, Row};
+use sqlx::{AssertSqlSafe, Connection, Row, raw_sql};
 
-use crate::resource::catalogue::Catalogue;
+use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::condition::{AcceptedCondition, CONDITIONAL_ROW, Condition, WrittenCondition};
 use crate::source::catalogue::condition_tree::{ConditionTree, ROW_ONLY_IF_IMMUTABLE};
-use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
+use crate::source::{INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError};
 
 /// The statement that grants what creating a temporary table needs, and whether larder's role lacks it.
 const GRANT_SQL: &str = "\
@@ -132,8 +132,8 @@ pub async fn read_conditions(
 }
 
 /// Has PostgreSQL plan the conditions `written` on the tables of `catalogue`, which gets the outcomes: a condition that
-/// it plans counts as accepted as it is written, and as true only for rows that partial unique indexes have. Creates
-/// nothing, so it may be done in a transaction that is read only.
+/// it plans counts as accepted, and as true only for rows that partial unique indexes have. Creates nothing, so it may be
+/// done in a transaction that is read only.
 ///
 /// # Errors
 /// PostgreSQL can't be reached.
@@ -146,25 +146,18 @@ pub async fn plan_conditions(
         let Some(table) = catalogue.tables.get(&written.table) else {
             continue;
         };
-        // A comment ends with its line.
-        let text = format!("{}\n", written.text);
-        let explain = format!("explain select from {} where ({text})", table.name.sql());
         let mut attempt = connection.begin().await?;
-        let planned = match run(&mut attempt, &explain).await {
-            // Without rights on the table nothing can be said of it.
-            Err(SourceError::Refused { code, .. }) if code == INSUFFICIENT_PRIVILEGE => Ok(()),
-            planned => planned,
-        };
+        let planned = plan_condition(&mut attempt, &table.name, &written.text).await;
         attempt.rollback().await?;
         let outcome = match planned {
-            Ok(()) => {
+            Ok(condition) => {
                 let indexes = sqlx::query(PARTIAL_INDEXES_SQL)
                     .bind(i64::from(table.name.oid))
                     .fetch_all(&mut *connection)
                     .await?;
                 let columns = indexes.iter().map(|index| index.try_get("columns"));
                 Ok(AcceptedCondition {
-                    condition: Condition::new(text),
+                    condition,
                     unique_columns: columns.collect::<Result<_, _>>()?,
                 })
             }
@@ -176,6 +169,42 @@ pub async fn plan_conditions(
         catalogue.conditions.insert(written, outcome);
     }
     Ok(())
+}
+
+/// The condition `text` on the rows of `table`, as PostgreSQL writes it in a plan: with the name of the row before each
+/// column. The row is that of a function, so that no index and no partition takes part in it.
+async fn plan_condition(
+    connection: &mut PgConnection,
+    table: &TableName,
+    text: &str,
+) -> Result<Condition, SourceError> {
+    let table = table.sql();
+    // A comment ends with its line.
+    let filter = format!("({text}\n)");
+    let of_table = format!("explain select from {table} where {filter}");
+    match run(connection, &of_table).await {
+        // Without rights on the table, or while it is locked, nothing can be said of it.
+        Err(SourceError::Refused { code, .. })
+            if [INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE].contains(&code.as_str()) =>
+        {
+            return Ok(Condition::new(filter));
+        }
+        planned => planned?,
+    }
+    let of_row = format!(
+        "explain (format json, verbose, costs off) select \
+         from pg_catalog.jsonb_populate_record(null::{table}, '{{}}') as {CONDITIONAL_ROW} where {filter}"
+    );
+    let explained = raw_sql(AssertSqlSafe(of_row)).fetch_one(connection).await?;
+    let explained = explained
+        .try_get_raw(0)?
+        .as_str()
+        .map_err(sqlx::Error::Decode)?;
+    let explained: serde_json::Value = serde_json::from_str(explained).unwrap_or_default();
+    let plan = &explained[0]["Plan"];
+    // A condition that is true for all rows is left out, one that is true for none needs no row.
+    let condition = plan["Filter"].as_str().or(plan["One-Time Filter"].as_str());
+    Ok(Condition::new(condition.unwrap_or("true").to_owned()))
 }
 
 async fn judge(
