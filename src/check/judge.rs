@@ -55,6 +55,9 @@ impl Judge<'_> {
                     .or_else(|| self.sorted(search, alone, first));
                 advice.into_iter().collect()
             }
+            (QuestionKind::Order(search), [page]) => {
+                self.unordered(search, page).into_iter().collect()
+            }
             (QuestionKind::Users(statement), [plan]) => self.users(statement, plan),
             _ => Vec::new(),
         }
@@ -121,7 +124,7 @@ impl Judge<'_> {
         let searches = match &question.kind {
             QuestionKind::Rows(searches) => searches.as_slice(),
             QuestionKind::List(search) => std::slice::from_ref(search),
-            QuestionKind::Users(_) => &[],
+            QuestionKind::Order(_) | QuestionKind::Users(_) => &[],
         };
         let mut used = BTreeSet::new();
         for scan in plans.iter().flat_map(|plan| &plan.scans) {
@@ -211,6 +214,27 @@ impl Judge<'_> {
         );
         let line = line.unwrap_or_default();
         self.finding(search, rule, reason, &line, &lacking)
+    }
+
+    /// The finding that no index has all rows of a table in the order of pages.
+    fn unordered(&self, search: &Search, page: &Plan) -> Option<Advice> {
+        let scans = self.scans(search, page).into_iter();
+        let sorted: Vec<_> = scans
+            .filter(|(table, scan)| {
+                let mut indexes = table.indexes.iter();
+                let is_in_order = !scan.indexes.is_empty() && scan.sort_keys.is_empty();
+                !is_in_order && !indexes.any(|index| index.is_ordered_by(&search.index, 0))
+            })
+            .collect();
+        let (_, first) = sorted.first()?;
+        let reason = format!(
+            "{} all rows of {} and sorts them, since no index has them in the order of the key ({})",
+            search.subject,
+            search.table,
+            search.index.join(", ")
+        );
+        let lacking: Vec<&TableShape> = sorted.iter().map(|(table, _)| *table).collect();
+        self.finding(search, search.rule, reason, &first.line, &lacking)
     }
 
     /// The finding that pages are read by an index that has the key before the column of the search.

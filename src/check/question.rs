@@ -59,6 +59,8 @@ pub enum QuestionKind {
     /// The statements are the search alone, a first page, and a page after a key. An index finds the rows and has them in
     /// the order of pages.
     List(Search),
+    /// The statement is a first page of all rows. An index has them in the order of pages.
+    Order(Search),
     /// A statement of users.
     Users(UserStatement),
 }
@@ -164,6 +166,7 @@ pub struct ReferenceColumn {
 pub fn questions(resource: &Resource) -> Vec<Question> {
     let about = About { resource };
     let mut questions = vec![about.documents()];
+    questions.push(about.list_of_all());
     questions.extend(about.lists());
     questions.extend(about.aliases());
     questions.extend(about.passes());
@@ -321,6 +324,31 @@ impl About<'_> {
                 ..self.search(&alias, of_row(below), columns, subject)
             });
             self.rows_below(below, subject, tables, searches);
+        }
+    }
+
+    fn list_of_all(&self) -> Question {
+        let Resource { name, key, .. } = self.resource;
+        let page = Page {
+            after: None,
+            filters: Vec::new(),
+            owner: None,
+            limit: 1,
+        };
+        let subject = format!("each list of {name} reads");
+        let search = self.search("t0", of_row(&self.resource.root), [], &subject);
+        let key = key.columns.iter().map(|column| column.name.clone());
+        Question {
+            name: format!("lists of {name}"),
+            statements: vec![PlannedStatement {
+                sql: page.sql(self.resource, None).as_str().to_owned(),
+                settings: PlanSettings::Pages,
+            }],
+            kind: QuestionKind::Order(Search {
+                index: key.collect(),
+                alone: page.sql(self.resource, None).as_str().to_owned(),
+                ..search
+            }),
         }
     }
 
