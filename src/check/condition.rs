@@ -239,10 +239,12 @@ fn comparison(operator: &str, value: &[Token]) -> Option<Comparison> {
     }
 }
 
-/// Whether a value is a string whose only wildcard is a `%` at its end.
+/// Whether a value is a string, with its type, whose only wildcard is a `%` at its end.
 fn is_prefix_pattern(value: &[Token]) -> bool {
-    let Some(Token::Value(pattern)) = without_parentheses(value).first() else {
-        return false;
+    let pattern = match without_parentheses(value) {
+        [Token::Value(pattern)] => pattern,
+        [Token::Value(pattern), cast, Token::Name(_)] if is_symbol(cast, "::") => pattern,
+        _ => return false,
     };
     let Some(prefix) = pattern.strip_suffix('%') else {
         return false;
@@ -339,6 +341,8 @@ mod tests {
             "(t1.a ~~ '%x'::text)",
             "(t1.a ~~ 'x_y%'::text)",
             "(t1.a ~~ $1)",
+            "(t1.a ~~ ('x%'::text || $1))",
+            "(t1.a ~~ 'x%'::text || $1)",
             "(t2.a = $1)",
             "(t1.a <> 1)",
             "((t1.a + 1) = $1)",

@@ -18,17 +18,30 @@ const CONCURRENTLY: Option<&str> = Some("SHARE UPDATE EXCLUSIVE");
 pub struct WantedIndex {
     /// Its columns, in order.
     pub columns: Vec<String>,
+    /// So many of the first columns are compared by `=`, so it serves as well with these in another order.
+    pub equal: usize,
     /// The operator class of the first column, if it is not the default one.
     pub operator_class: Option<&'static str>,
 }
 
 impl WantedIndex {
-    /// A B-tree with default operator classes.
-    pub fn of(columns: &[String]) -> Self {
+    /// A B-tree with default operator classes. So many of the first columns are compared by `=`.
+    pub fn of(columns: &[String], equal: usize) -> Self {
         Self {
             columns: columns.to_owned(),
+            equal,
             operator_class: None,
         }
+    }
+
+    /// Whether it serves all that `other` would.
+    pub fn covers(&self, other: &Self) -> bool {
+        let leading = self.columns.get(..other.columns.len()).unwrap_or_default();
+        let (equal, rest) = leading.split_at(other.equal.min(leading.len()));
+        self.operator_class == other.operator_class
+            && !leading.is_empty()
+            && other.columns.ends_with(rest)
+            && equal.iter().all(|name| other.columns.contains(name))
     }
 
     fn columns_sql(&self) -> String {
@@ -44,7 +57,7 @@ impl WantedIndex {
     /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there. The
     /// new indexes get their names from `names`.
     ///
-    /// If all partitions lack it, the table gets an index that the indexes of the partitions are attached to, so that
+    /// If all partitions lack it and none is a foreign table, the table gets an index that the indexes of the partitions are attached to, so that
     /// later partitions have it, too.
     pub fn create(
         &self,
@@ -53,10 +66,8 @@ impl WantedIndex {
         lacking: &[&TableShape],
         deduplicates: bool,
     ) -> (Vec<Remedy>, Option<IndexCost>) {
-        let leaves = names.shapes.leaves(table);
-        let is_whole = leaves.len() == lacking.len();
         let mut remedies = Vec::new();
-        if table.kind == 'p' && is_whole {
+        if names.shapes.is_whole(table, lacking) {
             self.create_on_partitions(names, table, &mut remedies);
         } else {
             for leaf in lacking {
@@ -108,7 +119,6 @@ impl WantedIndex {
         for below in names.shapes.partitions(table) {
             let name = match below.kind {
                 'p' => self.create_on_partitions(names, below, remedies),
-                'f' => continue,
                 _ => {
                     let name = names.give(&below.name, &self.columns);
                     remedies.push(concurrently(&below.name, &name, &columns));
@@ -198,5 +208,69 @@ impl<'s> Names<'s> {
             }
         }
         base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(oid: u32, kind: char, partitions: &[u32]) -> TableShape {
+        TableShape {
+            name: TableName {
+                oid,
+                schema: "s".to_owned(),
+                name: format!("t{oid}"),
+            },
+            kind,
+            rows: 0.0,
+            deletes: 0,
+            columns: Vec::new(),
+            indexes: Vec::new(),
+            partitions: partitions.to_owned(),
+            parent: None,
+        }
+    }
+
+    /// What is created on table 1, whose partitions are of these kinds.
+    fn created(kinds: &[char]) -> Vec<String> {
+        let oids: Vec<u32> = (2..).take(kinds.len()).collect();
+        let parts = oids.iter().zip(kinds);
+        let parts = parts.map(|(&oid, &kind)| table(oid, kind, &[]));
+        let tables = parts.chain([table(1, 'p', &oids)]);
+        let shapes = TableShapes {
+            tables: tables.map(|table| (table.name.oid, table)).collect(),
+            ..TableShapes::default()
+        };
+        let root = &shapes.tables[&1];
+        let index = WantedIndex::of(&["a".to_owned()], 1);
+        let lacking = shapes.leaves(root);
+        let (remedies, _) = index.create(&mut Names::new(&shapes), root, &lacking, true);
+        remedies.into_iter().map(|remedy| remedy.sql).collect()
+    }
+
+    #[test]
+    fn foreign_tables_get_no_index_and_keep_the_others_apart() {
+        assert_eq!(created(&['r', 'r']).len(), 5);
+        assert_eq!(
+            created(&['r', 'f']),
+            ["create index concurrently \"t2_a_idx\" on \"s\".\"t2\" (\"a\");"]
+        );
+    }
+
+    #[test]
+    fn an_index_covers_one_whose_range_stands_at_the_same_place() {
+        let index = |columns: [&str; 2], equal| WantedIndex::of(&columns.map(str::to_owned), equal);
+        let wanted = index(["a", "b"], 1);
+        assert!(wanted.covers(&index(["b", "a"], 2)));
+        assert!(wanted.covers(&index(["a", "b"], 0)));
+        assert!(!wanted.covers(&index(["b", "a"], 1)));
+        assert!(!wanted.covers(&index(["a", "c"], 1)));
+        assert!(!wanted.covers(&WantedIndex::of(&[], 0)));
+        let patterns = WantedIndex {
+            operator_class: Some("text_pattern_ops"),
+            ..wanted.clone()
+        };
+        assert!(!wanted.covers(&patterns));
     }
 }

@@ -78,11 +78,9 @@ impl Judge<'_> {
             )
         });
         for advice in sorted {
-            let is_covered = kept.iter().any(|other| {
-                other.table == advice.table
-                    && other.index.operator_class == advice.index.operator_class
-                    && begins_with(&other.index.columns, &advice.index.columns)
-            });
+            let is_covered = kept
+                .iter()
+                .any(|other| other.table == advice.table && other.index.covers(&advice.index));
             if !is_covered {
                 kept.push(advice);
             }
@@ -274,8 +272,7 @@ impl Judge<'_> {
         index: &WantedIndex,
         rule: Rule,
     ) -> Vec<((String, String), Remedy)> {
-        let is_whole = self.shapes.leaves(table).len() == lacking.len();
-        let partitioned = (table.kind == 'p' && is_whole).then_some(table);
+        let partitioned = self.shapes.is_whole(table, lacking).then_some(table);
         let tables = lacking.iter().copied().chain(partitioned);
         let indexes = tables.flat_map(|table| table.indexes.iter().map(move |own| (table, own)));
         let is_obsolete = |own: &IndexShape| {
@@ -301,7 +298,7 @@ impl Judge<'_> {
         lacking: &[&TableShape],
     ) -> Option<Advice> {
         let table = self.shapes.tables.get(&search.table.oid)?;
-        let index = WantedIndex::of(&search.index);
+        let index = WantedIndex::of(&search.index, search.columns.len());
         Some(Advice {
             obsolete: self.obsolete(table, lacking, &index, rule),
             finding: Finding {
@@ -372,10 +369,4 @@ fn is_single(table: &TableShape, search: &Search) -> bool {
                 name.is_some_and(|name| search.columns.contains(name))
             })
     })
-}
-
-/// Whether the first of `columns` are `others`, in any order.
-fn begins_with(columns: &[String], others: &[String]) -> bool {
-    let first = columns.get(..others.len()).unwrap_or_default();
-    !first.is_empty() && others.iter().all(|name| first.contains(name))
 }

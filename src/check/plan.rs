@@ -4,6 +4,15 @@ use serde::Deserialize;
 
 use crate::check::condition::{ColumnTest, Comparison, column_tests};
 
+/// The nodes that read a table, and that another index might replace. A sample, rows by their place and foreign tables are
+/// found by no index.
+const INDEXABLE_SCANS: [&str; 4] = [
+    "Seq Scan",
+    "Index Scan",
+    "Index Only Scan",
+    "Bitmap Heap Scan",
+];
+
 /// The plan of a statement.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -171,7 +180,8 @@ impl Node {
 
     fn scan(&self, above: &Above) -> Option<Scan> {
         let (table, schema) = (self.table.as_ref()?, self.schema.as_ref()?);
-        if self.kind == "ModifyTable" || matches!(schema.as_str(), "pg_catalog" | "larder") {
+        let is_read_by_rows = INDEXABLE_SCANS.contains(&self.kind.as_str());
+        if !is_read_by_rows || matches!(schema.as_str(), "pg_catalog" | "larder") {
             return None;
         }
         let alias = self.alias.as_ref()?;
@@ -281,5 +291,15 @@ mod tests {
         assert_eq!(b2.indexes[0].name, "b2_y");
         assert_eq!(b2.found_by(&b2.indexes[0])[0].column, "y");
         assert!(Plan::parse("[]").is_none());
+    }
+
+    #[test]
+    fn what_no_index_can_replace_is_no_scan() {
+        for kind in ["Foreign Scan", "Sample Scan", "Tid Scan", "ModifyTable"] {
+            let json = JOINED.replace("Index Scan", kind).replace("Seq Scan", kind);
+            let plan = Plan::parse(&json).unwrap();
+            assert_eq!(plan.scans.len(), 1, "{kind}");
+            assert_eq!(plan.scans[0].table, "b2");
+        }
     }
 }

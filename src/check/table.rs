@@ -103,13 +103,8 @@ impl TableShapes {
         tables.find(|table| table.name.schema == schema && table.name.name == name)
     }
 
-    /// The table at the top that `table` is a part of; itself, if it is part of none.
-    pub fn root<'t>(&'t self, table: &'t TableShape) -> &'t TableShape {
-        let parent = table.parent.and_then(|oid| self.tables.get(&oid));
-        parent.map_or(table, |parent| self.root(parent))
-    }
-
-    /// The tables without partitions among `table` and what is below it, by name.
+    /// The tables without partitions among `table` and what is below it, by name. Foreign tables are not among them: they can
+    /// have no index.
     pub fn leaves<'t>(&'t self, table: &'t TableShape) -> Vec<&'t TableShape> {
         let mut leaves = Vec::new();
         self.collect_leaves(table, &mut leaves);
@@ -117,12 +112,25 @@ impl TableShapes {
     }
 
     fn collect_leaves<'t>(&'t self, table: &'t TableShape, leaves: &mut Vec<&'t TableShape>) {
-        if table.kind != 'p' {
+        if !matches!(table.kind, 'p' | 'f') {
             leaves.push(table);
         }
         for below in self.partitions(table) {
             self.collect_leaves(below, leaves);
         }
+    }
+
+    /// Whether `parts` are all tables that make up the partitioned table `table`. One with a foreign table never is whole: no
+    /// index can be on all of it.
+    pub fn is_whole(&self, table: &TableShape, parts: &[&TableShape]) -> bool {
+        table.kind == 'p'
+            && self.leaves(table).len() == parts.len()
+            && !self.has_foreign_table(table)
+    }
+
+    fn has_foreign_table(&self, table: &TableShape) -> bool {
+        let mut below = self.partitions(table).into_iter();
+        table.kind == 'f' || below.any(|below| self.has_foreign_table(below))
     }
 
     /// The partitions one level below a table, by name.

@@ -12,7 +12,7 @@ use crate::harness::service::execute;
 
 const TABLES: &str = "\
 create table visit (id int primary key, day date, kind int, code int, name text collate \"und-x-icu\", \
-  plain text collate \"C\", tags int[], short varchar(10));
+  plain text collate \"C\", tags int[], short varchar(10), flag bool, doc jsonb, label name);
 create table page (visit_id int, no int, title text, primary key (no, visit_id));
 create table event (at int, kind int) partition by range (at);
 create table event_1 partition of event for values from (0) to (10);
@@ -35,7 +35,7 @@ async fn check(url: &str, sql: &str) -> PlanReport {
     report_with(url, "", &options).await
 }
 
-const FAULTS: [(&str, &str); 11] = [
+const FAULTS: [(&str, &str); 13] = [
     (
         "select * from visit where kind = $1",
         "missing-index public.visit: create index concurrently \"visit_kind_idx\" on \"public\".\"visit\" (\"kind\");",
@@ -79,6 +79,15 @@ const FAULTS: [(&str, &str); 11] = [
         "missing-index public.page: create index concurrently \"page_title_idx\" on \"public\".\"page\" (\"title\");",
     ),
     (
+        "select * from visit where flag = $1 and label = $2 and short = $3 and name = $4 and plain = $5 and kind > $6",
+        "missing-index public.visit: create index concurrently \"visit_label_short_name_idx\" on \"public\".\"visit\" \
+         (\"label\", \"short\", \"name\");",
+    ),
+    (
+        "select * from event_1 where kind = $1",
+        "missing-index public.event_1: create index concurrently \"event_1_kind_idx\" on \"public\".\"event_1\" (\"kind\");",
+    ),
+    (
         "select * from event where kind = $1",
         "missing-index public.event: create index \"event_kind_idx\" on only \"public\".\"event\" (\"kind\"); \
          create index concurrently \"event_1_kind_idx\" on \"public\".\"event_1\" (\"kind\"); \
@@ -101,6 +110,12 @@ select * from visit where kind is null;
 select * from visit where kind <> 3;
 select * from visit where name like '%ab';
 select * from visit where name like $1;
+select * from visit where name like 'ab%' || $1;
+select * from visit where label like 'ab%';
+select * from visit where flag = $1;
+select * from visit where doc = $1;
+select * from visit where ctid = '(0,1)' and kind = 3;
+select * from visit tablesample system (1) where kind = $1;
 select * from visit where kind = code;
 select count(*) from visit;
 select * from visit order by id limit 10;
@@ -139,6 +154,75 @@ async fn statements_that_ask_for_nothing_are_silent() {
         report.unchecked.is_empty() && report.rejected.is_empty(),
         "{report:?}"
     );
+}
+
+/// An index of both columns finds few rows only if the range comes last.
+#[tokio::test]
+async fn the_order_of_columns_is_that_of_each_statement() {
+    let url = TestCluster::database().await.url;
+    execute(&url, "create table o (x int, y int, z int)").await;
+    let sql = "select from o where x = $1 and y > $2; select from o where y = $1 and x > $2;
+        select from o where z = $1 and x = $2; select from o where x = $1 and z = $2 and y > $3";
+    let report = check(&url, sql).await;
+    let found: Vec<String> = report.findings.iter().map(described).collect();
+    let expected = ["x_y", "x_z_y", "y_x"].map(|columns| {
+        let quoted = format!("\"{}\"", columns.replace('_', "\", \""));
+        format!(
+            "missing-index public.o: create index concurrently \"o_{columns}_idx\" on \"public\".\"o\" ({quoted});"
+        )
+    });
+    assert_eq!(found, expected);
+    apply_all(&url, &report.findings).await;
+    assert_eq!(check(&url, sql).await.findings, []);
+}
+
+/// A statement that reads only an inheriting table says nothing of its parent.
+#[tokio::test]
+async fn a_part_that_is_read_alone_is_named() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table par (id int, kind int); create table kid () inherits (par)",
+    )
+    .await;
+    for (from, object) in [
+        ("only kid", "public.kid"),
+        ("kid", "public.kid"),
+        ("par", "public.par"),
+    ] {
+        let report = check(&url, &format!("select from {from} where kind = $1")).await;
+        let objects: Vec<&String> = report.findings.iter().map(|found| &found.object).collect();
+        assert_eq!(objects, [object], "{from}");
+    }
+}
+
+/// Foreign tables have no indexes; beside one the other partitions get theirs.
+#[tokio::test]
+async fn no_index_is_advised_on_a_foreign_table() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create extension postgres_fdw; create server away foreign data wrapper postgres_fdw;
+         create user mapping for current_user server away;
+         create foreign table far (id int, kind int) server away;
+         create table near (id int, kind int) partition by list (id);
+         create table near_1 partition of near for values in (1);
+         create foreign table near_2 partition of near for values in (2) server away",
+    )
+    .await;
+    let report = check(&url, "select from far where kind = random()").await;
+    assert_eq!(report.findings, []);
+    let sql = "select from near where kind = $1";
+    let report = check(&url, sql).await;
+    let found: Vec<String> = report.findings.iter().map(described).collect();
+    assert_eq!(
+        found,
+        [
+            "missing-index public.near: create index concurrently \"near_1_kind_idx\" on \"public\".\"near_1\" (\"kind\");"
+        ]
+    );
+    apply_all(&url, &report.findings).await;
+    assert_eq!(check(&url, sql).await.findings, []);
 }
 
 /// Without rows PostgreSQL may join in another order, or prefer an index that has the rows in order.

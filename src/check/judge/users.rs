@@ -8,6 +8,9 @@ use crate::check::question::UserStatement;
 use crate::check::table::{IndexShape, TableShape};
 use crate::check::{Finding, Rule, Severity};
 
+/// No index for users' statements has more columns: each makes it larger, and after so many of them few rows are left.
+const COLUMNS_MAX: usize = 3;
+
 /// What a scan of one table or partition asks for.
 struct Wish<'p> {
     rule: Rule,
@@ -30,7 +33,7 @@ impl Judge<'_> {
             if wish.rule != Rule::ColumnOrder && self.is_found_by_join(plan, scan, table) {
                 continue;
             }
-            let root = self.shapes.root(table);
+            let root = self.root_read(plan, table);
             let same = wishes
                 .iter_mut()
                 .find(|(known, _, other)| known.name == root.name && other.index == wish.index);
@@ -44,6 +47,19 @@ impl Judge<'_> {
             .into_iter()
             .map(|(root, lacking, wish)| self.wished(statement, root, &lacking, wish));
         advice.collect()
+    }
+
+    /// The table at the top that `table` is a part of, and of which the plan reads all parts.
+    fn root_read<'t>(&'t self, plan: &Plan, table: &'t TableShape) -> &'t TableShape {
+        let is_read = |part: &&TableShape| {
+            let mut scans = plan.scans.iter();
+            scans.any(|scan| scan.schema == part.name.schema && scan.table == part.name.name)
+        };
+        let parent = table.parent.and_then(|oid| self.shapes.tables.get(&oid));
+        match parent.filter(|parent| self.shapes.leaves(parent).iter().all(is_read)) {
+            Some(parent) => self.root_read(plan, parent),
+            None => table,
+        }
     }
 
     /// Whether an index finds the rows of a scan by those of another table, which are found by an index, too.
@@ -108,7 +124,7 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
     for used in &scan.indexes {
         let tests = scan.found_by(used);
         let index = table.index(&used.name)?;
-        if let Some(wish) = reordered(scan, index, &tests) {
+        if let Some(wish) = reordered(table, scan, index, &tests) {
             return Some(wish);
         }
         let first = index.columns.first()?;
@@ -125,7 +141,7 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
     }
     let found = scan.indexes.iter().flat_map(|used| scan.found_by(used));
     let mut tests: Vec<ColumnTest> = scan.filtered_by().into_iter().chain(found).collect();
-    tests.retain(|test| is_comparable(table, test) && (scan.is_selective || !test.is_joined));
+    tests.retain(|test| is_worth_an_index(table, test) && (scan.is_selective || !test.is_joined));
     let of = |comparison| {
         let mut columns: Vec<&String> = Vec::new();
         let wanted = tests.iter().filter(|test| test.comparison == comparison);
@@ -137,26 +153,38 @@ fn wish<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> {
         columns
     };
     let (equal, range) = (of(Comparison::Equal), of(Comparison::Range));
+    let equal = most_selective(table, equal);
     let like = of(Comparison::LikePrefix);
     let first_range = range.iter().find(|column| !equal.contains(column));
-    let columns: Vec<String> = equal.iter().chain(first_range).copied().cloned().collect();
+    let columns = equal.iter().chain(first_range).take(COLUMNS_MAX);
+    let columns: Vec<String> = columns.copied().cloned().collect();
     match (columns.as_slice(), like.as_slice()) {
         ([], []) => sorted_by_hashed(table, scan),
         ([], [column, ..]) => like_prefix(table, scan, column),
         ([column], _) if equal.is_empty() && is_hashed(table, column) => Some(Wish {
             rule: Rule::HashRange,
             why: format!("whole: its hash index on {column} has no order"),
-            index: WantedIndex::of(&columns),
+            index: WantedIndex::of(&columns, equal.len()),
             scan,
         }),
         _ if is_indexed(table, &columns, &of(Comparison::Null)) => None,
         _ => Some(Wish {
             rule: Rule::MissingIndex,
             why: format!("whole, since no index begins with ({})", columns.join(", ")),
-            index: WantedIndex::of(&columns),
+            index: WantedIndex::of(&columns, equal.len()),
             scan,
         }),
     }
+}
+
+/// Of columns that are compared by `=` those with the most different values, in the order in which they were.
+fn most_selective<'c>(table: &TableShape, columns: Vec<&'c String>) -> Vec<&'c String> {
+    let distinct = |name: &String| table.column(name).map_or(0.0, |column| column.distinct);
+    let mut best = columns.clone();
+    best.sort_by(|one, other| distinct(other).total_cmp(&distinct(one)));
+    best.truncate(COLUMNS_MAX);
+    let is_best = |column: &&String| best.contains(column);
+    columns.into_iter().filter(is_best).collect()
 }
 
 /// Whether an index begins with `columns`, or with these and those that have to be null.
@@ -168,6 +196,19 @@ fn is_indexed(table: &TableShape, columns: &[String], null: &[&String]) -> bool 
         .collect();
     let mut indexes = table.indexes.iter();
     indexes.any(|index| index.begins_with(columns) || index.begins_with(&all))
+}
+
+/// Whether an index on the column serves a test, and finds few rows: one of the two values of a boolean column is in many of
+/// them, and whole documents are rarely searched for by `=`. PostgreSQL finds texts by how they begin only if they are of its own
+/// types.
+fn is_worth_an_index(table: &TableShape, test: &ColumnTest) -> bool {
+    let kind = table.column(&test.column);
+    let kind = kind.map_or("", |column| column.base_type.as_str());
+    let is_worth = match test.comparison {
+        Comparison::LikePrefix => matches!(kind, "text" | "varchar" | "bpchar"),
+        _ => !matches!(kind, "bool" | "jsonb" | "tsvector" | "tsquery"),
+    };
+    is_worth && is_comparable(table, test)
 }
 
 /// Whether a B-tree on the column can serve a test. A cast of a `varchar` to `text` changes nothing; others may.
@@ -184,7 +225,12 @@ fn is_comparable(table: &TableShape, test: &ColumnTest) -> bool {
 }
 
 /// The wish to have the columns that are compared by `=` before the one of a range.
-fn reordered<'p>(scan: &'p Scan, index: &IndexShape, tests: &[ColumnTest]) -> Option<Wish<'p>> {
+fn reordered<'p>(
+    table: &TableShape,
+    scan: &'p Scan,
+    index: &IndexShape,
+    tests: &[ColumnTest],
+) -> Option<Wish<'p>> {
     let is = |name: &String, comparison| {
         let mut tests = tests.iter();
         tests.any(|test| test.column == *name && test.comparison == comparison)
@@ -198,14 +244,20 @@ fn reordered<'p>(scan: &'p Scan, index: &IndexShape, tests: &[ColumnTest]) -> Op
     if !is_range || columns.is_empty() || index.method != "btree" {
         return None;
     }
+    let equal = columns.len();
     columns.push((*first).clone());
+    // In tables of few rows PostgreSQL may choose either.
+    let mut others = table.indexes.iter();
+    if others.any(|other| other.is_ordered_by(&columns, equal)) {
+        return None;
+    }
     Some(Wish {
         rule: Rule::ColumnOrder,
         why: format!(
             "by index {}, which has the range of {first} before what is compared by =, so all of the range is read",
             index.name
         ),
-        index: WantedIndex::of(&columns),
+        index: WantedIndex::of(&columns, equal),
         scan,
     })
 }
@@ -257,6 +309,7 @@ fn like_prefix<'p>(table: &TableShape, scan: &'p Scan, column: &String) -> Optio
         why,
         index: WantedIndex {
             columns: vec![column.clone()],
+            equal: 0,
             operator_class: class,
         },
         scan,
@@ -280,7 +333,7 @@ fn sorted_by_hashed<'p>(table: &TableShape, scan: &'p Scan) -> Option<Wish<'p>> 
             "whole and sorts it: its hash index on {} has no order",
             column.name
         ),
-        index: WantedIndex::of(std::slice::from_ref(&column.name)),
+        index: WantedIndex::of(std::slice::from_ref(&column.name), 0),
         scan,
     })
 }
