@@ -267,6 +267,19 @@ async fn foreign_keys_compare_values_of_their_types() {
     assert_eq!(found(&url, toml).await, [""; 0]);
 }
 
+/// A foreign key may reference a partition of a table.
+#[tokio::test]
+async fn rows_that_refer_to_a_partition_need_an_index() {
+    let sql = "create table par (id int primary key) partition by list (id);
+        create table par_0 partition of par for values in (0);
+        create table whole (p int references par); create table leaf (p int references par_0);";
+    let toml = "[[resource]]\nname = 'p'\ntable = 'par'\n";
+    let expected = ["leaf", "whole"].map(|name| {
+        format!("foreign-key public.{name}: create index concurrently \"{name}_p_idx\" on \"public\".\"{name}\" (\"p\");")
+    });
+    assert_mended(sql, toml, &expected.each_ref().map(String::as_str)).await;
+}
+
 #[tokio::test]
 async fn pages_need_the_key_behind_the_filter() {
     let toml = "[[resource]]\nname = 'o'\ntable = 'orders'\nfilters = ['status']\n";

@@ -10,13 +10,15 @@ use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
 use crate::source::catalogue::oid;
 
-/// The foreign keys that reference the tables `$1`. Values of domains are searched for as those of the type below: a domain may
+/// The foreign keys that reference the tables `$1` or parts of them, each with the one of `$1` as its target. Values of domains are searched for as those of the type below: a domain may
 /// refuse null. `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
 ///
 /// A foreign key may compare its column as another type: `numeric` for an `int4` that references one. No index on the column
 /// serves that, so such keys are left out.
 const REFERENCES_SQL: &str = "\
-with recursive base (domain, oid, below, kind) as ( \
+with recursive family (oid, root) as (select u.oid::oid, u.oid::oid from unnest($1::int8[]) u (oid) \
+    union select i.inhrelid, family.root from family join pg_inherits i on i.inhparent = family.oid), \
+  base (domain, oid, below, kind) as ( \
     select t.oid, t.oid, t.typbasetype, t.typtype from pg_type t \
     union all select base.domain, t.oid, t.typbasetype, t.typtype from base join pg_type t on t.oid = base.below where base.kind = 'd') \
 select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t.relname::text as relname, \
@@ -32,9 +34,10 @@ select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t
   array(select format('operator(%I.%s)', o.nspname, p.oprname) from unnest(c.conpfeqop) with ordinality k(oid, place) \
     join pg_operator p on p.oid = k.oid join pg_namespace o on o.oid = p.oprnamespace order by k.place) as operators \
 from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
-  join pg_class f on f.oid = c.confrelid join pg_namespace fn on fn.oid = f.relnamespace \
-  left join pg_stat_user_tables s on s.relid = f.oid \
-where c.contype = 'f' and c.conparentid = 0 and c.confrelid = any($1::int8[]::oid[]) and n.nspname <> 'larder' \
+  join pg_class f on f.oid = (select root from family where oid = c.confrelid order by root = oid desc, root limit 1) \
+  join pg_namespace fn on fn.oid = f.relnamespace \
+  left join pg_stat_user_tables s on s.relid = c.confrelid \
+where c.contype = 'f' and c.conparentid = 0 and n.nspname <> 'larder' \
   and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) \
   and not exists (select from unnest(c.conkey, c.conpfeqop) k (number, operator) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number \
