@@ -293,6 +293,10 @@ async fn pages_need_the_key_behind_the_filter() {
             ),
         ),
         (
+            "create index old on orders (status); cluster orders using old",
+            format!("column-order public.orders: {create}"),
+        ),
+        (
             "create unique index old on orders (status, (id % 10))",
             format!("column-order public.orders: {create}"),
         ),

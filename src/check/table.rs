@@ -72,7 +72,7 @@ pub struct IndexShape {
     pub has_included: bool,
     /// No two rows are equal in it, unless null.
     pub is_unique: bool,
-    /// It belongs to a constraint, is the replica identity, or is a partition of another index.
+    /// It belongs to a constraint, is the replica identity, is the one that `cluster` uses, or is a partition of another index.
     pub is_needed: bool,
     /// Its predicate.
     pub predicate: Option<String>,

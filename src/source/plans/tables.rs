@@ -45,12 +45,12 @@ from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on
   left join pg_stats s on s.schemaname = n.nspname and s.tablename = c.relname and s.attname = a.attname and not s.inherited \
 where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and not a.attisdropped order by a.attrelid, a.attnum";
 
-/// A column of an index is plain if a search by the operators of its column's type can use it. `indoption` has 1 for `desc`
+/// `cluster` names rows by an index that it used before, so that one is needed. A column of an index is plain if a search by the operators of its column's type can use it. `indoption` has 1 for `desc`
 /// and 2 for `nulls first`.
 const INDEXES_SQL: &str = "\
 select x.indrelid::int8 as oid, i.relname::text as name, m.amname::text as method, x.indisunique as is_unique, \
   x.indisvalid and x.indisready and x.indislive as is_valid, x.indnatts > x.indnkeyatts as has_included, \
-  x.indisreplident or i.relispartition or exists (select from pg_constraint k where k.conindid = x.indexrelid and k.contype in ('p', 'u', 'x', 'f')) \
+  x.indisreplident or x.indisclustered or i.relispartition or exists (select from pg_constraint k where k.conindid = x.indexrelid and k.contype in ('p', 'u', 'x', 'f')) \
     as is_needed, \
   pg_get_expr(x.indpred, x.indrelid) as predicate, \
   array(select a.attname::text from generate_series(0, x.indnkeyatts - 1) k \
