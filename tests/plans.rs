@@ -267,6 +267,17 @@ async fn foreign_keys_compare_values_of_their_types() {
     assert_eq!(found(&url, toml).await, [""; 0]);
 }
 
+/// PostgreSQL compares the children's column as a number of another type, which no index on it serves.
+#[tokio::test]
+async fn no_index_is_advised_that_can_not_be_used() {
+    let sql = "create table big (id numeric(10, 0) primary key);
+        create table bigref (id int primary key, big_id int references big);";
+    let toml = "[[resource]]\nname = 'b'\ntable = 'big'\n[[resource.children]]\nname = 'r'\ntable = 'bigref'\n";
+    for index in ["", "create index on bigref (big_id);"] {
+        assert_mended(&format!("{sql}{index}"), toml, &[]).await;
+    }
+}
+
 /// A foreign key may reference a partition of a table.
 #[tokio::test]
 async fn rows_that_refer_to_a_partition_need_an_index() {

@@ -260,11 +260,7 @@ fn column_of(tokens: &[Token], alias: &str) -> Option<(String, Option<String>)> 
         [] => (tokens, None),
         [place] => {
             let (name, cast) = tokens.split_at(*place);
-            let words = cast.iter().filter_map(|token| match token {
-                Token::Name(word) => Some(word.as_str()),
-                _ => None,
-            });
-            (name, Some(words.collect::<Vec<_>>().join(" ")))
+            (name, Some(type_name(cast.split_first()?.1)))
         }
         _ => return None,
     };
@@ -274,6 +270,24 @@ fn column_of(tokens: &[Token], alias: &str) -> Option<(String, Option<String>)> 
         }
         _ => None,
     }
+}
+
+/// A type as PostgreSQL writes it, with blanks between words only.
+fn type_name(tokens: &[Token]) -> String {
+    let mut name = String::new();
+    let mut follows_word = false;
+    for token in tokens {
+        let (is_word, text) = match token {
+            Token::Name(text) => (true, text),
+            Token::Value(text) | Token::Symbol(text) => (false, text),
+        };
+        if is_word && follows_word {
+            name.push(' ');
+        }
+        name.push_str(text);
+        follows_word = is_word;
+    }
+    name
 }
 
 /// Whether a value names columns.
@@ -319,6 +333,14 @@ mod tests {
             let told: Vec<(&str, Comparison)> =
                 told.iter().map(|(name, how)| (&**name, *how)).collect();
             assert_eq!(told, expected, "{condition}");
+        }
+    }
+
+    #[test]
+    fn types_of_casts_are_complete() {
+        for written in ["text", "double precision", "numeric(5,1)", "integer[]"] {
+            let tests = column_tests(&format!("((t1.a)::{written} = $1)"), "t1");
+            assert_eq!(tests[0].cast.as_deref(), Some(written));
         }
     }
 

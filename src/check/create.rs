@@ -44,6 +44,18 @@ impl WantedIndex {
             && equal.iter().all(|name| other.columns.contains(name))
     }
 
+    /// Whether `table` has a valid index that equals it, so PostgreSQL has judged that already.
+    pub fn is_on(&self, table: &TableShape) -> bool {
+        table.indexes.iter().any(|index| {
+            index.is_valid
+                && index.columns.len() == self.columns.len()
+                && match (self.operator_class, self.columns.first()) {
+                    (Some(_), Some(first)) => index.finds_prefixes(first, false),
+                    _ => index.predicate.is_none() && index.is_ordered_by(&self.columns, 0),
+                }
+        })
+    }
+
     fn columns_sql(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|name| identifier(name)).collect();
         let names = names.join(", ");

@@ -101,7 +101,12 @@ impl Judge<'_> {
             let tables = &self.shapes.tables;
             if let Some(table) = tables.get(&advice.table) {
                 let lacking = advice.lacking.iter();
-                let lacking: Vec<&TableShape> = lacking.filter_map(|oid| tables.get(oid)).collect();
+                let lacking = lacking.filter_map(|oid| tables.get(oid));
+                let lacking: Vec<&TableShape> =
+                    lacking.filter(|table| !advice.index.is_on(table)).collect();
+                if lacking.is_empty() {
+                    continue;
+                }
                 let deduplicates = self.deduplicates;
                 (finding.remedies, finding.cost) =
                     advice
@@ -159,6 +164,7 @@ impl Judge<'_> {
         let unserved: Vec<_> = scans
             .into_iter()
             .filter(|(table, scan)| !is_served(table, scan, &search.columns))
+            .filter(|(table, scan)| can_be_served(table, scan, &search.columns))
             .collect();
         let (_, first) = unserved.first()?;
         let what = if first.indexes.is_empty() {
@@ -329,6 +335,16 @@ fn is_served(table: &TableShape, scan: &Scan, columns: &[String]) -> bool {
     let may_be_served = |index: &IndexShape| !scan.indexes.is_empty() || !index.is_valid;
     is_entered(table, scan, columns)
         || indexes.any(|index| may_be_served(index) && index.begins_with(columns))
+}
+
+/// Whether an index on `columns` could find the rows of a scan: not if that compares a value as another type.
+fn can_be_served(table: &TableShape, scan: &Scan, columns: &[String]) -> bool {
+    let tests = scan.tests_of(&scan.aliases);
+    let mut tests = tests.iter().filter(|test| columns.contains(&test.column));
+    tests.all(|test| {
+        let column = table.column(&test.column);
+        column.is_none_or(|column| column.is_comparable_as(test.cast.as_deref()))
+    })
 }
 
 /// Whether the index that a scan uses finds its rows by `columns`.

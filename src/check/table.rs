@@ -39,7 +39,7 @@ pub struct TableShape {
 pub struct ColumnShape {
     /// Its name.
     pub name: String,
-    /// `pg_type.typname` below all domains.
+    /// `pg_type.typname`, for a domain that of the type below all domains.
     pub base_type: String,
     /// The mean size of a value, in bytes.
     pub width: f64,
@@ -55,8 +55,9 @@ pub struct ColumnShape {
     pub is_deduplicated: bool,
     /// Its collation orders texts by their bytes, or it has none.
     pub is_in_byte_order: bool,
-    /// It can be a column of a B-tree.
-    pub is_ordered: bool,
+    /// The type as which a B-tree compares its values, as PostgreSQL writes it: `text` for `varchar`, `inet` for `cidr`, the type
+    /// below for a domain. `None` if it can be no column of a B-tree.
+    pub compared_as: Option<String>,
 }
 
 /// An index.
@@ -141,6 +142,17 @@ impl TableShapes {
             (&one.name.schema, &one.name.name).cmp(&(&other.name.schema, &other.name.name))
         });
         below
+    }
+}
+
+impl ColumnShape {
+    /// Whether a B-tree on the column can serve a comparison of its values cast to a type.
+    pub fn is_comparable_as(&self, cast: Option<&str>) -> bool {
+        // A plan leaves out the schema of a type if the search path leads to it.
+        let without_schema = |name: &str| name.rsplit('.').next().map(str::to_owned);
+        self.compared_as.as_deref().is_some_and(|compared_as| {
+            cast.is_none_or(|cast| without_schema(cast) == without_schema(compared_as))
+        })
     }
 }
 

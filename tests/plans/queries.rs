@@ -176,6 +176,59 @@ async fn the_order_of_columns_is_that_of_each_statement() {
     assert_eq!(check(&url, sql).await.findings, []);
 }
 
+/// A B-tree may compare values as those of another type, which PostgreSQL writes as a cast.
+#[tokio::test]
+async fn columns_of_all_ordered_types_get_an_index() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create type mood as enum ('good'); create domain number as int; create domain age as number; create domain feeling as mood;
+         create domain word as varchar(9); create table t (mood mood, ints int[], moods mood[], net cidr, age age, feeling feeling,
+           word word, relation regclass, during int4range, point point, exact numeric(9, 2), fixed char(3))",
+    )
+    .await;
+    for (condition, column) in [
+        ("mood = $1", "mood"),
+        ("ints = $1", "ints"),
+        ("net = $1", "net"),
+        ("age > 3", "age"),
+        ("age = 3::bigint", "age"),
+        ("feeling::mood = $1", "feeling"),
+        ("word = $1", "word"),
+        ("relation = 't'::regclass", "relation"),
+        ("during = $1", "during"),
+        ("fixed = $1", "fixed"),
+        ("mood::text = $1", ""),
+        ("ints @> $1", ""),
+        ("ints[1] = $1", ""),
+        ("age::bigint = $1", ""),
+        ("exact::numeric(5, 1) = $1", ""),
+        ("fixed::text = $1", ""),
+        ("point ~= $1", ""),
+    ] {
+        let sql = format!("select from t where {condition}");
+        let report = check(&url, &sql).await;
+        let found: Vec<String> = report.findings.iter().map(described).collect();
+        let expected = format!(
+            "missing-index public.t: create index concurrently \"t_{column}_idx\" on \"public\".\"t\" (\"{column}\");"
+        );
+        assert_eq!(
+            found.concat(),
+            if column.is_empty() { "" } else { &expected },
+            "{condition}"
+        );
+        apply_all(&url, &report.findings).await;
+        let after = check(&url, &sql).await;
+        assert!(
+            after.findings.is_empty() && after.rejected.is_empty(),
+            "{condition}: {after:?}"
+        );
+        if !column.is_empty() {
+            execute(&url, &format!("drop index t_{column}_idx")).await;
+        }
+    }
+}
+
 /// A statement that reads only an inheriting table says nothing of its parent.
 #[tokio::test]
 async fn a_part_that_is_read_alone_is_named() {

@@ -202,26 +202,15 @@ fn is_indexed(table: &TableShape, columns: &[String], null: &[&String]) -> bool 
 /// them, and whole documents are rarely searched for by `=`. PostgreSQL finds texts by how they begin only if they are of its own
 /// types.
 fn is_worth_an_index(table: &TableShape, test: &ColumnTest) -> bool {
-    let kind = table.column(&test.column);
-    let kind = kind.map_or("", |column| column.base_type.as_str());
+    let Some(column) = table.column(&test.column) else {
+        return false;
+    };
+    let kind = column.base_type.as_str();
     let is_worth = match test.comparison {
         Comparison::LikePrefix => matches!(kind, "text" | "varchar" | "bpchar"),
         _ => !matches!(kind, "bool" | "jsonb" | "tsvector" | "tsquery"),
     };
-    is_worth && is_comparable(table, test)
-}
-
-/// Whether a B-tree on the column can serve a test. A cast of a `varchar` to `text` changes nothing; others may.
-fn is_comparable(table: &TableShape, test: &ColumnTest) -> bool {
-    let Some(column) = table.column(&test.column) else {
-        return false;
-    };
-    let is_same = match test.cast.as_deref() {
-        None => true,
-        Some("text") => matches!(column.base_type.as_str(), "varchar" | "text"),
-        Some(_) => false,
-    };
-    is_same && column.is_ordered
+    is_worth && column.is_comparable_as(test.cast.as_deref())
 }
 
 /// The wish to have the columns that are compared by `=` before the one of a range.

@@ -25,7 +25,13 @@ from family join pg_class c on c.oid = family.oid join pg_namespace n on n.oid =
   left join pg_stat_user_tables s on s.relid = c.oid where c.relkind in ('r', 'p', 'f')";
 
 /// Values of these types may be equal and look different, so a B-tree keeps each of them (`nbtree`, `equalimage`).
+///
+/// A type without an operator class of its own has that of the type that it may be taken for (PostgreSQL: `GetDefaultOpClass`).
 const COLUMNS_SQL: &str = "\
+with recursive base (type, oid, below, kind) as ( \
+    select t.oid, t.oid, t.typbasetype, t.typtype from pg_type t where t.oid in (select atttypid from pg_attribute where attrelid = any($1::int8[]::oid[])) \
+    union all select base.type, t.oid, t.typbasetype, t.typtype from base join pg_type t on t.oid = base.below where base.kind = 'd'), \
+  ordered as (select o.opcintype, t.typispreferred as preferred from pg_opclass o join pg_am m on m.oid = o.opcmethod join pg_type t on t.oid = o.opcintype where m.amname = 'btree' and o.opcdefault) \
 select a.attrelid::int8 as oid, a.attname::text as name, b.typname::text as base_type, \
   case when s.avg_width > 0 then s.avg_width when a.attlen > 0 then a.attlen else 32 end::float8 as width, \
   case a.attalign when 'c' then 1 when 's' then 2 when 'i' then 4 else 8 end::float8 as alignment, a.attlen < 0 as variable, \
@@ -36,10 +42,14 @@ select a.attrelid::int8 as oid, a.attname::text as name, b.typname::text as base
     and coalesce(l.collisdeterministic, true) as deduplicated, \
   a.attcollation = 0 or coalesce(l.collcollate in ('C', 'POSIX'), false) \
     or l.collprovider = 'd' and d.datcollate in ('C', 'POSIX') as byte_order, \
-  exists (select from pg_opclass o join pg_am m on m.oid = o.opcmethod where m.amname = 'btree' and o.opcdefault \
-    and (o.opcintype = b.oid or o.opcintype = 'text'::regtype and b.typname = 'varchar')) as ordered \
+  (select format_type(case when o.opcintype in ('anyenum'::regtype, 'anyarray'::regtype, 'anyrange'::regtype) then b.oid else o.opcintype end, null) \
+    from ordered o where o.opcintype = b.oid or o.opcintype = 'anyenum'::regtype and b.typtype = 'e' \
+      or o.opcintype = 'anyrange'::regtype and b.typtype = 'r' \
+      or o.opcintype = 'anyarray'::regtype and exists (select from pg_type e join ordered i on i.opcintype = e.oid where e.typarray = b.oid) \
+      or exists (select from pg_cast k where k.castsource = b.oid and k.casttarget = o.opcintype and k.castmethod = 'b' and k.castcontext = 'i') \
+    order by o.opcintype = b.oid desc, o.preferred desc, o.opcintype limit 1) as compared_as \
 from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace \
-  join pg_type t on t.oid = a.atttypid join pg_type b on b.oid = case t.typtype when 'd' then t.typbasetype else t.oid end \
+  join base on base.type = a.atttypid and base.kind <> 'd' join pg_type b on b.oid = base.oid \
   join pg_database d on d.datname = current_database() \
   left join pg_collation l on l.oid = a.attcollation \
   left join pg_stats s on s.schemaname = n.nspname and s.tablename = c.relname and s.attname = a.attname and not s.inherited \
@@ -157,7 +167,7 @@ async fn read_columns(
             nulls: row.try_get("nulls")?,
             is_deduplicated: row.try_get("deduplicated")?,
             is_in_byte_order: row.try_get("byte_order")?,
-            is_ordered: row.try_get("ordered")?,
+            compared_as: row.try_get("compared_as")?,
         });
     }
     Ok(())
