@@ -219,6 +219,20 @@ mod tests {
         );
     }
 
+    #[test]
+    fn two_mistakes_of_one_line_have_different_fingerprints() {
+        let mistake = |reason: &str| {
+            let key = "resource[0].table".to_owned();
+            let finding = Finding::new(Rule::Unfit, Severity::Error, key, reason.to_owned());
+            let mut report = Report::default();
+            report.add([finding]);
+            let sarif: Value = serde_json::from_str(&report.text(Format::Sarif)).unwrap();
+            sarif["runs"][0]["results"][0]["partialFingerprints"].clone()
+        };
+        assert_eq!(mistake("it has no key"), mistake("it has no key"));
+        assert_ne!(mistake("it has no key"), mistake("it is a view"));
+    }
+
     /// psql runs what is no comment.
     #[test]
     fn sql_has_nothing_but_comments_and_statements() {
