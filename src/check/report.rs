@@ -118,9 +118,9 @@ fn file_and_line(place: &Place) -> Option<(&str, usize)> {
     (place.line > 0).then_some((&*place.origin, place.line))
 }
 
-/// `text` in one line.
+/// `text` in one line, with blanks in place of control characters: a terminal would obey them.
 fn in_line(text: &str) -> String {
-    text.split(['\n', '\r']).collect::<Vec<_>>().join(" ")
+    text.replace(char::is_control, " ")
 }
 
 #[cfg(test)]
@@ -217,6 +217,11 @@ mod tests {
             result["partialFingerprints"],
             again["runs"][0]["results"][1]["partialFingerprints"]
         );
+    }
+
+    #[test]
+    fn names_do_not_control_a_terminal() {
+        assert_eq!(in_line("a\nb\u{1b}[2Jc\u{9b}"), "a b [2Jc ");
     }
 
     #[test]

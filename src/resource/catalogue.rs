@@ -31,7 +31,7 @@ impl TableName {
     pub fn written(&self) -> String {
         let part = |text: &str| {
             if text.contains('.') || text.starts_with('"') {
-                identifier(text)
+                format!("\"{}\"", text.replace('"', "\"\""))
             } else {
                 text.to_owned()
             }
