@@ -9,7 +9,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::sql::identifier;
 
 /// Names are cut to this many bytes (`NAMEDATALEN - 1`).
-const NAME_BYTES_MAX: usize = 63;
+pub(super) const NAME_BYTES_MAX: usize = 63;
 
 const CONCURRENTLY: Option<&str> = Some("SHARE UPDATE EXCLUSIVE");
 

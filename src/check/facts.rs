@@ -86,6 +86,8 @@ pub struct IndexFacts {
     pub is_clustered: bool,
     /// It is the index of a partitioned table, without content of its own.
     pub is_partitioned: bool,
+    /// The oids of the partitions, one level below, of which no index is attached to it.
+    pub unattached: Vec<u32>,
     /// It is a part of the index of a partitioned table.
     pub is_attached: bool,
     /// Statements may use it, and writes keep it up to date.

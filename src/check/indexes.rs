@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::check::create::drop_statement;
+use crate::check::create::{NAME_BYTES_MAX, drop_statement};
 use crate::check::facts::{Facts, IndexFacts, PlannedIndexes, TableFacts};
 use crate::check::{Finding, Remedy, Rule, Severity};
 use crate::resource::sql::identifier;
@@ -19,9 +19,12 @@ pub fn findings(facts: &Facts, planned: &PlannedIndexes) -> Vec<Finding> {
     for table in &facts.tables {
         let mut dropped = Dropped::new(table, planned);
         let indexes = table.indexes.iter();
-        let broken = indexes.filter(|index| is_broken(index) && !dropped.contains(index));
+        let broken = indexes
+            .clone()
+            .filter(|index| is_broken(index) && !dropped.contains(index));
         let broken = broken.map(|index| invalid(table, index, &dropped));
         let mut of_table: Vec<Finding> = broken.collect();
+        of_table.extend(indexes.filter_map(|index| unattached(facts, index)));
         if table.place.is_some() {
             of_table.extend(duplicates(table, &mut dropped));
             of_table.extend(prefixes(table, &mut dropped));
@@ -76,12 +79,17 @@ fn is_broken(index: &IndexFacts) -> bool {
 }
 
 fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Finding {
-    let reason = "it was not built to its end: no statement uses it, but writes may have to keep it up to date";
+    let mut reason = "it was not built to its end: no statement uses it, but writes may have to keep it up to date".to_owned();
+    if index.is_unique {
+        reason.push_str(
+            "; if the build said that rows are equal in its columns, change or delete these before",
+        );
+    }
     let name = sql_name(index);
     // Built, it would be a duplicate of one that is valid, or that is built before it.
     let place = |index: &IndexFacts| (may_be_dropped(index), index.name.clone());
     let is_built_before = |other: &IndexFacts| {
-        is_broken(other) && !is_left_over(other) && place(other) < place(index)
+        is_broken(other) && !is_left_over(table, other) && place(other) < place(index)
     };
     let mut others = table.indexes.iter();
     let has_equal = others.any(|other| {
@@ -89,7 +97,7 @@ fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Fin
         will_be_there && !dropped.contains(other) && are_equal(other, index)
     });
     let is_needless = has_equal && may_be_dropped(index);
-    let sql = if is_needless || is_left_over(index) {
+    let sql = if is_needless || is_left_over(table, index) {
         format!("drop index concurrently {name};")
     } else {
         format!("reindex index concurrently {name};")
@@ -99,15 +107,59 @@ fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Fin
         Rule::InvalidIndex,
         Severity::Warning,
         index,
-        reason.to_owned(),
+        reason,
         Remedy { sql, lock },
     )
 }
 
-/// Whether `reindex concurrently` has left it behind: a copy, or the old index.
-fn is_left_over(index: &IndexFacts) -> bool {
+/// The index of a partitioned table that would be valid if the indexes of its partitions were attached to it, as after statements
+/// of which not all were run. If a partition has no such index, or can have none, nothing is found.
+fn unattached(facts: &Facts, index: &IndexFacts) -> Option<Finding> {
+    if index.is_valid || index.is_being_built || index.unattached.is_empty() {
+        return None;
+    }
+    let may_be_attached =
+        |own: &IndexFacts| !own.is_attached && (own.is_valid || own.is_partitioned);
+    let of_part = |oid: &u32| {
+        let part = facts.tables.iter().find(|table| table.name.oid == *oid)?;
+        let indexes = part.indexes.iter();
+        let equal = indexes.filter(|own| may_be_attached(own) && are_equal(own, index));
+        // Of equal ones the one that stays.
+        equal.min_by_key(|own| (may_be_dropped(own), own.name.clone()))
+    };
+    let indexes: Option<Vec<&IndexFacts>> = index.unattached.iter().map(of_part).collect();
+    let name = sql_name(index);
+    let attach = |part: &IndexFacts| Remedy {
+        sql: format!("alter index {name} attach partition {};", sql_name(part)),
+        lock: Some("ACCESS EXCLUSIVE on the partition's index"),
+    };
+    let reason =
+        "it is not valid, since indexes of partitions that equal it are not attached to it";
+    Some(Finding {
+        remedies: indexes?.into_iter().map(attach).collect(),
+        ..Finding::new(
+            Rule::InvalidIndex,
+            Severity::Warning,
+            index.full_name(),
+            reason.to_owned(),
+        )
+    })
+}
+
+/// Whether `reindex concurrently` has left it behind: a copy, or the old index. The one that it is a copy of is there, under the
+/// name before the ending, which may be cut.
+fn is_left_over(table: &TableFacts, index: &IndexFacts) -> bool {
     let name = index.name.trim_end_matches(|c: char| c.is_ascii_digit());
-    name.ends_with("_ccnew") || name.ends_with("_ccold")
+    let of_copy = name.strip_suffix("_ccnew");
+    let Some(name) = of_copy.or_else(|| name.strip_suffix("_ccold")) else {
+        return false;
+    };
+    let mut others = table.indexes.iter();
+    others.any(|other| {
+        let is_named = other.name == name
+            || index.name.len() == NAME_BYTES_MAX && other.name.starts_with(name);
+        is_named && other.name != index.name && are_equal(other, index)
+    })
 }
 
 /// Of indexes that are equal, all but one. Notes those in `dropped`.

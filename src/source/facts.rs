@@ -59,6 +59,9 @@ select x.indrelid::int8 as oid, n.nspname::text as schema, i.relname::text as na
   case when m.amname not in ('btree', 'hash') then i.reloptions::text end as method_parameters, \
   exists (select from pg_constraint k where k.conindid = x.indexrelid) as is_of_constraint, \
   x.indisreplident as is_replica_identity, x.indisclustered as is_clustered, i.relkind = 'I' as is_partitioned, \
+  array(select p.inhrelid::int8 from pg_inherits p where i.relkind = 'I' and p.inhparent = x.indrelid and not exists ( \
+    select from pg_inherits c join pg_index of_part on of_part.indexrelid = c.inhrelid \
+    where c.inhparent = x.indexrelid and of_part.indrelid = p.inhrelid) order by p.inhrelid) as unattached, \
   i.relispartition as is_attached, x.indisvalid and x.indisready and x.indislive as is_valid, \
   exists (select from pg_stat_progress_create_index p where p.datname = current_database() \
     and coalesce(p.relid, x.indrelid) = x.indrelid) as is_being_built, \
@@ -159,6 +162,8 @@ fn table(row: &PgRow, named: &BTreeMap<u32, Place>) -> Result<TableFacts, Source
 
 fn index(row: &PgRow) -> Result<IndexFacts, SourceError> {
     let bytes: i64 = row.try_get("bytes")?;
+    let unattached: Vec<i64> = row.try_get("unattached")?;
+    let unattached = unattached.into_iter();
     Ok(IndexFacts {
         schema: row.try_get("schema")?,
         name: row.try_get("name")?,
@@ -174,6 +179,9 @@ fn index(row: &PgRow) -> Result<IndexFacts, SourceError> {
         is_replica_identity: row.try_get("is_replica_identity")?,
         is_clustered: row.try_get("is_clustered")?,
         is_partitioned: row.try_get("is_partitioned")?,
+        unattached: unattached
+            .filter_map(|oid| u32::try_from(oid).ok())
+            .collect(),
         is_attached: row.try_get("is_attached")?,
         is_valid: row.try_get("is_valid")?,
         is_being_built: row.try_get("is_being_built")?,

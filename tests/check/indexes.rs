@@ -173,6 +173,20 @@ async fn an_index_that_was_not_built_is_built_again() {
     assert_eq!(described(&findings(&url).await), [""; 0]);
 }
 
+/// The statements that create an index on partitions were not all run.
+#[tokio::test]
+async fn indexes_of_partitions_are_attached() {
+    let created = "create table part_2 partition of part for values from (10) to (20); create index on only part (x); \
+        create index on part_1 (x); ";
+    assert_mended(
+        &format!("{created} create index on part_2 (x)"),
+        &["invalid-index public.part_x_idx"],
+    )
+    .await;
+    assert_mended(created, &[]).await;
+    assert_mended(&format!("{created} create index on part_2 (x desc)"), &[]).await;
+}
+
 /// While it waits for a transaction, an index is not valid yet. A role without rights sees that it is being built, too.
 #[tokio::test]
 async fn an_index_that_is_being_built_is_left_alone() {

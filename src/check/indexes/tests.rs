@@ -32,6 +32,7 @@ fn index(name: &str, columns: &[&str]) -> IndexFacts {
         is_replica_identity: false,
         is_clustered: false,
         is_partitioned: false,
+        unattached: Vec::new(),
         is_attached: false,
         is_valid: true,
         is_being_built: false,
@@ -441,15 +442,44 @@ fn an_invalid_index_is_built_again() {
         assert_eq!(found, [expected]);
     }
     // Of two that are equal one is built, but none that is dropped.
-    for (other, sql) in [("a", "drop"), ("a_ccnew", "reindex")] {
+    for (other, sql) in [("a", "drop"), ("b_ccnew", "reindex")] {
         let mut pair = equal.clone();
         pair.tables[0].indexes[0].is_valid = false;
         pair.tables[0].indexes[0].name = other.to_owned();
         assert!(found(&pair)[1].contains(sql), "{:?}", found(&pair));
     }
-    for name in ["b_ccnew", "b_ccold", "b_ccnew12"] {
-        facts.tables[0].indexes[1].name = name.to_owned();
-        let expected = format!("drop index concurrently \"public\".\"{name}\";");
-        assert!(found(&facts)[0].ends_with(&expected), "{name}");
+    // The copy that `reindex` leaves behind has the name of an index of the same kind.
+    facts.tables[0].indexes[1].name = "a_ccnew".to_owned();
+    assert!(found(&facts)[0].contains("reindex"));
+    let mut copied = equal.clone();
+    copied.tables[0].indexes[0].is_valid = false;
+    for (original, copy) in [
+        ("a".to_owned(), "a_ccnew".to_owned()),
+        ("a".to_owned(), "a_ccold12".to_owned()),
+        ("b".repeat(63), "b".repeat(57) + "_ccnew"),
+    ] {
+        let indexes = &mut copied.tables[0].indexes;
+        indexes[0].name = original;
+        indexes[1].name.clone_from(&copy);
+        let expected = format!("drop index concurrently \"public\".\"{copy}\";");
+        let found = found(&copied);
+        assert!(
+            found[0].contains("reindex") && found[1].ends_with(&expected),
+            "{found:?}"
+        );
     }
+}
+
+#[test]
+fn equal_rows_may_keep_a_unique_index_from_being_built() {
+    let mut facts = facts(vec![index("a", &["x"])]);
+    facts.tables[0].indexes[0].is_valid = false;
+    let reason = |facts: &Facts| {
+        findings(facts, &PlannedIndexes::default())[0]
+            .reason
+            .clone()
+    };
+    assert!(!reason(&facts).contains("rows are equal"));
+    facts.tables[0].indexes[0].is_unique = true;
+    assert!(reason(&facts).contains("rows are equal"));
 }
