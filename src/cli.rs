@@ -88,7 +88,7 @@ pub enum Command {
     Uninstall(InstallArgs),
     /// Name what makes documents slow or could make them stale, with the SQL that mends it; changes nothing
     Check(CheckArgs),
-    /// Print an example file, or the configuration in force
+    /// Print an example file, or the configuration in force, or check it
     Config(ConfigArgs),
     /// Remove documents from the tiers of a running larder, through its admin address
     Purge(PurgeArgs),
@@ -211,7 +211,7 @@ pub struct PruneArgs {
     pub forget: Option<Uuid>,
 }
 
-/// Flags of `config`: exactly one of the two.
+/// Flags of `config`: exactly one of them.
 #[derive(Args, Clone, Debug)]
 #[group(required = true, multiple = false)]
 pub struct ConfigArgs {
@@ -221,6 +221,9 @@ pub struct ConfigArgs {
     /// Print the configuration in force as TOML, secrets masked
     #[arg(long)]
     pub dump: bool,
+    /// Check file, environment and flags, and print every mistake; the database is not asked
+    #[arg(long)]
+    pub check: bool,
 }
 
 impl Cli {

@@ -78,6 +78,7 @@ async fn mistakes_in_the_file_exit_78_with_file_line_and_key() {
         &["uninstall"],
         &["seed"],
         &["config", "--dump"],
+        &["config", "--check"],
     ] {
         let output = run(directory.path(), Some(url), args).await;
         assert_eq!(output.status.code(), Some(78), "{args:?}");

@@ -1,4 +1,4 @@
-//! `larder config`: prints what can be set, or what is set. Uses no database.
+//! `larder config`: prints what can be set, or what is set, or checks it. Uses no database.
 
 use std::io::{self, Write};
 
@@ -16,7 +16,7 @@ pub enum ConfigCommandError {
     Output(#[from] io::Error),
 }
 
-/// Writes the example file or the configuration in force to `out`.
+/// Writes the example file, the configuration in force, or that it is valid to `out`.
 ///
 /// That `out` is closed, as by `head`, is no failure.
 /// # Errors
@@ -29,6 +29,8 @@ pub fn run(
 ) -> Result<(), ConfigCommandError> {
     let text = if args.example {
         config::example()
+    } else if args.check {
+        valid(&Config::load(sources)?)
     } else {
         config::dump(&Config::load(sources)?)
     };
@@ -36,6 +38,12 @@ pub fn run(
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
+}
+
+fn valid(config: &Config) -> String {
+    let count = config.resources.len();
+    let plural = if count == 1 { "" } else { "s" };
+    format!("the configuration is valid: {count} resource{plural}\n")
 }
 
 #[cfg(test)]
@@ -65,11 +73,18 @@ mod tests {
         Ok(String::from_utf8(out).unwrap())
     }
 
+    /// The flags, of which all are off.
+    const NONE: ConfigArgs = ConfigArgs {
+        example: false,
+        dump: false,
+        check: false,
+    };
+
     #[test]
     fn the_example_needs_no_valid_configuration() {
         let args = ConfigArgs {
             example: true,
-            dump: false,
+            ..NONE
         };
         let text = run_with(&args, &[("listen", "nowhere")]).unwrap();
         assert!(Config::from_toml(&text, &[]).is_ok());
@@ -77,15 +92,27 @@ mod tests {
 
     #[test]
     fn the_dump_shows_what_flags_set() {
-        let args = ConfigArgs {
-            example: false,
-            dump: true,
-        };
+        let args = ConfigArgs { dump: true, ..NONE };
         let text = run_with(&args, &[("listen", "127.0.0.1:9")]).unwrap();
         assert!(text.contains("listen = \"127.0.0.1:9\""), "{text}");
         assert!(matches!(
             run_with(&args, &[("listen", "nowhere")]),
             Err(ConfigCommandError::Config(_))
         ));
+    }
+    #[test]
+    fn a_check_says_that_all_is_valid_or_what_is_not() {
+        let args = ConfigArgs {
+            check: true,
+            ..NONE
+        };
+        let text = run_with(&args, &[]).unwrap();
+        assert_eq!(text, "the configuration is valid: 1 resource\n");
+        let error = run_with(&args, &[("listen", "nowhere"), ("workers", "0")]).unwrap_err();
+        let told = error.to_string();
+        assert!(
+            told.contains("listen") && told.contains("workers"),
+            "{told}"
+        );
     }
 }
