@@ -1,10 +1,15 @@
 //! Every metric, with its unit and labels. Keys are never labels: their number has no bound.
 
+pub mod gauges;
+
 use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGaugeVec, Opts, Registry,
+    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
     TextEncoder,
 };
+
+use crate::metrics::gauges::Gauges;
 
 /// The metrics of one larder.
 #[derive(Debug)]
@@ -22,10 +27,8 @@ pub struct Metrics {
     pub requests_refused: IntCounter,
     /// `larder_access_log_dropped_total`: lines that the access log has dropped, since its queue was full or a write failed.
     pub access_log_dropped: IntCounter,
-    /// `larder_tier_bytes{tier}`: bytes that a tier holds: documents, keys and overhead.
-    pub tier_bytes: IntGaugeVec,
-    /// `larder_tier_entries{tier}`: entries in a tier.
-    pub tier_entries: IntGaugeVec,
+    /// Gauges, which are set at each scrape.
+    pub gauges: Gauges,
     /// `larder_evictions_total`: entries that were evicted from memory.
     pub evictions: IntCounter,
     /// `larder_invalidations_total{resource,via}`: invalidated keys, ranges or resources; `via` is `bell`, `poll`,
@@ -64,17 +67,16 @@ impl Metrics {
         let counters = |name: &str, help: &str, labels: &[&str]| {
             registered(&registry, IntCounterVec::new(Opts::new(name, help), labels))
         };
-        let gauges = |name: &str, help: &str| {
-            let gauges = IntGaugeVec::new(Opts::new(name, help), &["tier"]);
-            registered(&registry, gauges)
-        };
         let histogram = |name: &str, help: &str, buckets: Vec<f64>| {
             let options = HistogramOpts::new(name, help).buckets(buckets);
             registered(&registry, Histogram::with_opts(options))
         };
         // From 10 µs, a memory hit, to about 5 s.
         let seconds = || prometheus::exponential_buckets(0.000_01, 2.0, 20);
+        registry.register(Box::new(ProcessCollector::for_self()))?;
+        registered(&registry, build_info())?;
         Ok(Self {
+            gauges: Gauges::new(&registry)?,
             requests: counters(
                 "larder_requests_total",
                 "Answered requests by resource, place the answer came from, and status.",
@@ -92,8 +94,6 @@ impl Metrics {
             )?,
             requests_refused: counter("larder_requests_refused_total", "Requests over the limit.")?,
             access_log_dropped: counter("larder_access_log_dropped_total", "Lines not written.")?,
-            tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.")?,
-            tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.")?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,
             invalidations: counters(
                 "larder_invalidations_total",
@@ -140,6 +140,17 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+/// `larder_build_info{version,commit}`: always 1. The commit is that of `LARDER_COMMIT` in the environment of the build.
+fn build_info() -> Result<IntGauge, prometheus::Error> {
+    let commit = option_env!("LARDER_COMMIT").unwrap_or("unknown");
+    let options = Opts::new("larder_build_info", "The version of larder.")
+        .const_label("version", env!("CARGO_PKG_VERSION"))
+        .const_label("commit", commit);
+    let info = IntGauge::with_opts(options)?;
+    info.set(1);
+    Ok(info)
 }
 
 fn registered<C: Collector + Clone + 'static>(

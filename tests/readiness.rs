@@ -76,6 +76,32 @@ async fn larder_is_ready_while_it_can_read() {
     ready(&larder).await;
 }
 
+/// Metrics say the same, so that one can alert on them.
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_readiness() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    for name in ["larder_ready", "larder_resource_ready", "larder_build_info"] {
+        assert_eq!(larder.metric(name).await, 1.0, "{name}");
+    }
+    let age = larder.metric("larder_feed_age_seconds").await;
+    assert!((0.0..30.0).contains(&age), "{age}");
+    assert!(larder.metric("process_resident_memory_bytes").await > 0.0);
+    execute(&url, "update item set name = 'second'").await;
+    eventually("the length of the log", async || {
+        (larder.metric("larder_change_log_bytes").await > 0.0).then_some(())
+    })
+    .await;
+    execute(&url, "drop table item").await;
+    eventually("not ready", async || {
+        let resource = larder.metric("larder_resource_ready").await;
+        let all = larder.metric("larder_ready").await;
+        (resource + all == 0.0).then_some(())
+    })
+    .await;
+}
+
 /// Only connections that write are not opened.
 #[tokio::test(flavor = "multi_thread")]
 async fn larder_is_ready_while_it_can_write() {

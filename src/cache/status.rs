@@ -241,24 +241,39 @@ impl Cache {
 
     /// Sets the gauges, for a scrape of the metrics.
     pub fn observe(&self) {
-        let status = self.status();
-        let gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
-        let memory = ("memory", &status.memory);
-        let disk = status.disk.iter().map(|disk| ("disk", disk));
-        for (name, tier) in std::iter::once(memory).chain(disk) {
-            self.metrics
-                .tier_bytes
-                .with_label_values(&[name])
-                .set(gauge(tier.bytes));
-            self.metrics
-                .tier_entries
-                .with_label_values(&[name])
-                .set(gauge(tier.entries));
-        }
+        self.set_gauges(&self.status());
         let counted = self.metrics.evictions.get();
         self.metrics
             .evictions
             .inc_by(self.memory.evictions().saturating_sub(counted));
+    }
+
+    fn set_gauges(&self, status: &Status) {
+        let gauges = &self.metrics.gauges;
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let memory = ("memory", &status.memory);
+        let disk = status.disk.iter().map(|disk| ("disk", disk));
+        for (name, tier) in std::iter::once(memory).chain(disk) {
+            let bytes = gauges.tier_bytes.with_label_values(&[name]);
+            bytes.set(number(tier.bytes));
+            let entries = gauges.tier_entries.with_label_values(&[name]);
+            entries.set(number(tier.entries));
+        }
+        for resource in &status.resources {
+            let ready = gauges.resource_ready.with_label_values(&[&resource.name]);
+            ready.set(i64::from(resource.ready));
+        }
+        gauges.ready.set(i64::from(self.unready_reason().is_none()));
+        let waiting = u64::try_from(status.source_waiting_keys).unwrap_or(u64::MAX);
+        gauges.source_waiting_keys.set(number(waiting));
+        gauges.feed_age.set(status.feed.age_seconds.unwrap_or(-1.0));
+        if let Some(log) = &status.feed.log {
+            gauges.change_log_bytes.set(log.bytes);
+            gauges.change_log_rows.set(log.rows_estimated.unwrap_or(-1));
+            let oldest = log.oldest_transaction.as_ref();
+            let age = oldest.map_or(0.0, |transaction| transaction.age_seconds);
+            gauges.change_log_blocker_age.set(age);
+        }
     }
 
     /// Which tiers have the document of `key`, and whether they may answer.
