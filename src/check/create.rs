@@ -226,6 +226,7 @@ impl<'s> Names<'s> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::check::table::IndexColumn;
 
     fn table(oid: u32, kind: char, partitions: &[u32]) -> TableShape {
         TableShape {
@@ -268,6 +269,46 @@ mod tests {
             created(&['r', 'f']),
             ["create index concurrently \"t2_a_idx\" on \"s\".\"t2\" (\"a\");"]
         );
+    }
+
+    #[test]
+    fn an_index_is_on_a_table_that_has_a_valid_equal() {
+        let column = |name: &str| IndexColumn {
+            column: Some(name.to_owned()),
+            is_plain: true,
+            is_of_patterns: false,
+            is_descending: false,
+            has_default_nulls: true,
+        };
+        let mut table = table(1, 'r', &[]);
+        table.indexes.push(IndexShape {
+            name: "i".to_owned(),
+            method: "btree".to_owned(),
+            columns: vec![column("a"), column("b")],
+            has_included: false,
+            is_unique: false,
+            is_needed: false,
+            predicate: None,
+            is_valid: true,
+        });
+        let wanted = |names: &[&str]| {
+            let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
+            WantedIndex::of(&names, 0)
+        };
+        assert!(wanted(&["a", "b"]).is_on(&table));
+        assert!(!wanted(&["a"]).is_on(&table));
+        assert!(!wanted(&["b", "a"]).is_on(&table));
+        let changes: [fn(&mut IndexShape); 4] = [
+            |index| index.is_valid = false,
+            |index| index.method = "hash".to_owned(),
+            |index| index.predicate = Some("(a IS NOT NULL)".to_owned()),
+            |index| index.columns[1].is_plain = false,
+        ];
+        for change in changes {
+            let mut other = table.clone();
+            change(&mut other.indexes[0]);
+            assert!(!wanted(&["a", "b"]).is_on(&other));
+        }
     }
 
     #[test]

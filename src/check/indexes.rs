@@ -80,11 +80,6 @@ fn is_broken(index: &IndexFacts) -> bool {
 
 fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Finding {
     let mut reason = "it was not built to its end: no statement uses it, but writes may have to keep it up to date".to_owned();
-    if index.is_unique {
-        reason.push_str(
-            "; if the build said that rows are equal in its columns, change or delete these before",
-        );
-    }
     let name = sql_name(index);
     // Built, it would be a duplicate of one that is valid, or that is built before it.
     let place = |index: &IndexFacts| (may_be_dropped(index), index.name.clone());
@@ -100,6 +95,11 @@ fn invalid(table: &TableFacts, index: &IndexFacts, dropped: &Dropped<'_>) -> Fin
     let sql = if is_needless || is_left_over(table, index) {
         format!("drop index concurrently {name};")
     } else {
+        if index.is_unique {
+            reason.push_str(
+                "; if the build said that rows are equal in its columns, change or delete these before",
+            );
+        }
         format!("reindex index concurrently {name};")
     };
     let lock = Some("SHARE UPDATE EXCLUSIVE");

@@ -482,4 +482,9 @@ fn equal_rows_may_keep_a_unique_index_from_being_built() {
     assert!(!reason(&facts).contains("rows are equal"));
     facts.tables[0].indexes[0].is_unique = true;
     assert!(reason(&facts).contains("rows are equal"));
+    // One that is dropped is not built.
+    facts.tables[0].indexes.insert(0, index("a", &["x"]));
+    facts.tables[0].indexes[0].is_unique = true;
+    facts.tables[0].indexes[1].name = "b".to_owned();
+    assert!(!reason(&facts).contains("rows are equal"));
 }
