@@ -187,6 +187,34 @@ async fn a_file_stays_unless_it_is_to_be_replaced() {
     assert_eq!(files, ["larder.toml", "other.toml"]);
 }
 
+/// A link leads to the new file, and what is no file is not replaced by one.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_files_are_replaced() {
+    let url = TestCluster::database().await.url;
+    execute(&url, "create table t (id int primary key)").await;
+    let directory = configured("# old");
+    let link = directory.path().join("link.toml");
+    std::os::unix::fs::symlink("larder.toml", &link).unwrap();
+    let linked = init_in(
+        directory.path(),
+        &url,
+        &["--force", "--output", "link.toml"],
+    )
+    .await;
+    assert_eq!(linked.status.code(), Some(0), "{}", stderr(&linked));
+    assert!(link.is_symlink() && file(&directory).contains("name = \"t\""));
+    let socket = directory.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+    let refused = init_in(directory.path(), &url, &["--force", "--output", "socket"]).await;
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        stderr(&refused).contains("socket can't be written"),
+        "{}",
+        stderr(&refused)
+    );
+    assert!(!socket.metadata().unwrap().is_file());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_can_not_be_served_ends_with_one_error() {
     let url = TestCluster::database().await.url;

@@ -178,8 +178,25 @@ fn exists(path: &Path) -> anyhow::Error {
     )
 }
 
-/// Writes a file whole or not at all. Without `force` a file that is there stays.
+/// Writes a file whole or not at all. Without `force` a file that is there stays. What is no regular file, a device or a
+/// pipe, stays what it is and is written to; a link stays, and leads to the new file.
 fn write_file(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let is_special = target
+        .metadata()
+        .is_ok_and(|known| !known.is_file() && !known.is_dir());
+    let written = if is_special {
+        std::fs::write(&target, text)
+    } else {
+        replace_file(&target, text, force)
+    };
+    match written {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(exists(path)),
+        written => written.with_context(|| format!("{} can't be written", path.display())),
+    }
+}
+
+fn replace_file(path: &Path, text: &str, force: bool) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let beside = PathBuf::from(beside);
@@ -190,10 +207,7 @@ fn write_file(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
     let placed = written.and_then(|()| place(&beside, path, force));
     // After a renaming it is gone, and nothing else can be done about it.
     drop(std::fs::remove_file(&beside));
-    match placed {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(exists(path)),
-        placed => placed.with_context(|| format!("{} can't be written", path.display())),
-    }
+    placed
 }
 
 /// Gives the file `beside` the name `path`.
