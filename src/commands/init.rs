@@ -7,6 +7,7 @@ mod file;
 mod summary;
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -200,10 +201,14 @@ fn replace_file(path: &Path, text: &str, force: bool) -> std::io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(format!(".{}", std::process::id()));
     let beside = PathBuf::from(beside);
-    let written = std::fs::File::create(&beside).and_then(|mut file| {
-        file.write_all(text.as_bytes())?;
-        file.sync_all()
-    });
+    let mut file = File::options()
+        .write(true)
+        .create_new(true)
+        .open(&beside)
+        .map_err(|error| std::io::Error::other(format!("{}: {error}", beside.display())))?;
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all());
     let placed = written.and_then(|()| place(&beside, path, force));
     // After a renaming it is gone, and nothing else can be done about it.
     drop(std::fs::remove_file(&beside));

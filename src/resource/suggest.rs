@@ -257,7 +257,7 @@ impl<'a> Suggester<'a> {
         };
         let mut resource = SuggestedResource {
             name: self.names.give(&names::of_resource(&table.name)),
-            off: doubt(table, &key),
+            off: doubt(&self.tables, table, &key),
             filters: rows::filters(table, &key, &row.fields),
             by: self.aliases(table, &key),
             key: (!is_primary).then_some(key),
@@ -285,8 +285,8 @@ impl<'a> Suggester<'a> {
 }
 
 /// Why a resource should not be in force unless the user says so.
-fn doubt(table: &Table, key: &[String]) -> Option<String> {
-    let secret = key.iter().find(|column| kinds::is_secret(column));
+fn doubt<'a>(tables: &Tables<'a>, table: &'a Table, key: &[String]) -> Option<String> {
+    let secret = key.iter().find(|column| tables.is_secret(table, column));
     let secret = secret.map(|column| {
         format!("column {column} of its key may hold a secret, and a key stands in paths and in Link headers")
     });

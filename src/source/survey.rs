@@ -23,7 +23,7 @@ with recursive sized (oid, rows) as (select c.oid, case when c.reltuples >= 0 th
     where d.refclassid = 'pg_extension'::regclass and d.deptype = 'e') \
 select c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, c.relkind::text as kind, \
   coalesce(total.rows, 0)::float8 as rows, coalesce(x.name, xn.name)::text as extension, \
-  has_schema_privilege(n.oid, 'usage') and has_any_column_privilege(c.oid, 'select') as readable, \
+  coalesce(has_schema_privilege(n.oid, 'usage') and has_any_column_privilege(c.oid, 'select'), false) as readable, \
   case when has_table_privilege(c.oid, 'select') then '{}' else array(select a.attname::text from pg_attribute a \
     where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and not has_column_privilege(c.oid, a.attnum, 'select') \
     order by a.attnum) end as unreadable \

@@ -3,6 +3,7 @@
 
 use crate::resource::catalogue::{Column, Table, TableName};
 use crate::resource::sql::identifier;
+use crate::resource::value::ValueType;
 
 /// Tables in which tools keep which migrations have run, in lower case.
 const MIGRATION_TABLES: [&str; 32] = [
@@ -143,6 +144,17 @@ pub(super) fn is_secret(column: &str) -> bool {
     SECRETS.iter().any(|part| letters.contains(part))
 }
 
+/// Whether values of a type have an attribute whose name says that it is secret.
+pub(super) fn has_secret(value: &ValueType) -> bool {
+    match value {
+        ValueType::Array(element) => has_secret(element),
+        ValueType::Composite(attributes) => attributes
+            .iter()
+            .any(|(name, value)| is_secret(name) || has_secret(value)),
+        _ => false,
+    }
+}
+
 /// The condition of rows that are not marked as deleted, if a column marks them.
 pub(super) fn not_deleted(table: &Table) -> Option<String> {
     let marks = |column: &&Column| {
@@ -160,7 +172,8 @@ pub(super) fn not_deleted(table: &Table) -> Option<String> {
     match column.base_type.as_str() {
         "bool" => Some(format!("{name} is not true")),
         "timestamp" | "timestamptz" | "date" if !column.not_null => Some(format!("{name} is null")),
-        "int2" | "int4" | "int8" => Some(format!("{name} = 0")),
+        "int2" | "int4" | "int8" if column.not_null => Some(format!("{name} = 0")),
+        "int2" | "int4" | "int8" => Some(format!("coalesce({name}, 0) = 0")),
         _ => None,
     }
 }

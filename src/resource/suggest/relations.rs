@@ -117,6 +117,9 @@ impl<'a> Tables<'a> {
                 "about {most:.0} rows show the same one, and a change of it would empty the resource's tiers"
             ));
         }
+        if let Some(why) = transience(target) {
+            return Some(why.to_owned());
+        }
         let rows = self.rows(target);
         (rows > LOOKUP_ROWS_MAX).then(|| format!("{} has about {rows:.0} rows", target.name))
     }

@@ -4,7 +4,7 @@ use crate::resource::catalogue::{Column, ForeignKey, Table, is_same_set};
 use crate::resource::kept::ALIASES_MAX;
 use crate::resource::key::key_type;
 use crate::resource::page::PARAMETERS;
-use crate::resource::suggest::kinds::{is_secret, not_deleted};
+use crate::resource::suggest::kinds::not_deleted;
 use crate::resource::suggest::names::{Names, of_child, of_lookup, segment};
 use crate::resource::suggest::relations::Belonging;
 use crate::resource::suggest::tables::positions;
@@ -42,7 +42,7 @@ impl<'a> Suggester<'a> {
     }
 
     /// The row's own columns, without children and lookups.
-    fn columns(&self, table: &Table) -> Option<SuggestedRow> {
+    fn columns(&self, table: &'a Table) -> Option<SuggestedRow> {
         let mut row = SuggestedRow {
             table: table.name.clone(),
             fields: Vec::new(),
@@ -69,14 +69,15 @@ impl<'a> Suggester<'a> {
     }
 
     /// Why a column is not shown, as the end of a sentence about it.
-    fn why_hidden(&self, table: &Table, column: &Column) -> Option<String> {
+    fn why_hidden(&self, table: &'a Table, column: &Column) -> Option<String> {
         if let Some(why) = self.tables.no_column(table, &column.name) {
             return Some(why.to_owned());
         }
         if let Some(why) = &column.dependent {
             return Some(why.clone());
         }
-        is_secret(&column.name).then(|| "which may hold a secret".to_owned())
+        let is_secret = self.tables.is_secret(table, &column.name);
+        is_secret.then(|| "which may hold a secret".to_owned())
     }
 
     fn children(
@@ -187,7 +188,7 @@ impl<'a> Suggester<'a> {
     }
 
     /// A row that is only read.
-    fn looked_up(&self, table: &Table) -> Option<SuggestedRow> {
+    fn looked_up(&self, table: &'a Table) -> Option<SuggestedRow> {
         let row = self.columns(table)?;
         Some(SuggestedRow {
             needed: Vec::new(),
@@ -206,7 +207,7 @@ impl<'a> Suggester<'a> {
     }
 
     /// Other unique keys of columns that are not null.
-    pub(super) fn aliases(&self, table: &Table, key: &[String]) -> Vec<SuggestedAlias> {
+    pub(super) fn aliases(&self, table: &'a Table, key: &[String]) -> Vec<SuggestedAlias> {
         if table.kind == 'r' && !table.descendants.is_empty() {
             return Vec::new();
         }
@@ -224,13 +225,13 @@ impl<'a> Suggester<'a> {
         aliases.collect()
     }
 
-    fn may_be_alias(&self, table: &Table, columns: &[String]) -> bool {
+    fn may_be_alias(&self, table: &'a Table, columns: &[String]) -> bool {
         columns.iter().all(|name| {
             let column = table.column(name);
             column.is_some_and(|column| {
                 column.not_null
                     && key_type(column).is_ok()
-                    && !is_secret(name)
+                    && !self.tables.is_secret(table, name)
                     && self.tables.no_column(table, name).is_none()
             })
         })

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::resource::catalogue::{Catalogue, Column, ForeignKey, Table};
 use crate::resource::key::key_type;
 use crate::resource::sql::identifier;
-use crate::resource::suggest::kinds::is_of_migrations;
+use crate::resource::suggest::kinds::{has_secret, is_of_migrations, is_secret};
 use crate::resource::suggest::names::NAME_BYTES_MAX;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 
@@ -152,6 +152,38 @@ impl<'a> Tables<'a> {
         }
         // The database has another encoding.
         (column.len() > NAME_BYTES_MAX).then_some("whose name has more than 63 bytes in UTF-8")
+    }
+
+    /// Whether a column may hold a secret: by its name, that of a part of its values, or that of a column which it refers to,
+    /// directly or through others.
+    pub(super) fn is_secret(&self, table: &'a Table, column: &str) -> bool {
+        let parts = table.column(column).map(|column| &column.value);
+        if parts.is_some_and(has_secret) {
+            return true;
+        }
+        // Foreign keys may go in a circle.
+        let mut seen: Vec<(u32, &str)> = Vec::new();
+        let mut open = vec![(table, column)];
+        while let Some((table, column)) = open.pop() {
+            if is_secret(column) {
+                return true;
+            }
+            for key in &table.foreign_keys {
+                let pairs = key.columns.iter().zip(&key.target_columns);
+                for (_, target) in pairs.filter(|(own, _)| *own == column) {
+                    if is_secret(target) {
+                        return true;
+                    }
+                    let place = (key.target, target.as_str());
+                    if let Some(table) = self.usable(key.target).filter(|_| !seen.contains(&place))
+                    {
+                        seen.push(place);
+                        open.push((table, target));
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// The estimated rows.

@@ -1,7 +1,8 @@
 //! Names, keys, columns, and tables that are not served.
 
-use crate::resource::catalogue::TableName;
-use crate::resource::suggest::tests::{Database, outline};
+use crate::resource::catalogue::{ForeignKey, TableName};
+use crate::resource::suggest::tests::{Database, outline, owned};
+use crate::resource::value::ValueType;
 
 #[test]
 fn names_of_resources_fit_a_path_and_are_not_taken() {
@@ -116,6 +117,51 @@ fn secrets_are_left_out() {
     );
 }
 
+/// Values of a foreign key are those that it refers to.
+#[test]
+fn what_shows_a_secret_is_left_out() {
+    let mut database = Database::default();
+    database
+        .add("session", "session_key text, n int8")
+        .primary(&["session_key"])
+        .add("login", "id int8, session_id text, account row")
+        .refers(&["session_id"], "public.session")
+        .unique(&["session_id"])
+        .add("visit", "id int8, login_id text, other_id int8")
+        .refers(&["other_id"], "public.login");
+    let login = database
+        .catalogue
+        .tables
+        .get("public.login")
+        .unwrap()
+        .name
+        .oid;
+    let visit = database.catalogue.tables.get_mut("public.visit").unwrap();
+    visit.foreign_keys.push(ForeignKey {
+        columns: owned(&["login_id"]),
+        target: login,
+        target_columns: owned(&["session_id"]),
+        cascades: false,
+    });
+    let table = database.catalogue.tables.get_mut("public.login").unwrap();
+    let part = ("password".to_owned(), ValueType::Other);
+    table.columns[2].value = ValueType::Array(Box::new(ValueType::Composite(vec![part])));
+    let suggestion = database.suggest();
+    let resource = |name: &str| {
+        let mut resources = suggestion.resources.iter();
+        resources.find(|resource| resource.name == name).unwrap()
+    };
+    assert_eq!(resource("login").row.fields, ["id"]);
+    assert!(resource("login").by.is_empty() && resource("login").filters.is_empty());
+    assert_eq!(resource("visit").row.fields, ["id", "other_id"]);
+    // Rows of sessions change too often to be shown.
+    let session = &resource("login").row.lookups[0];
+    assert!(
+        session.off.as_ref().unwrap().contains("sessions"),
+        "{session:?}"
+    );
+}
+
 #[test]
 fn rows_that_are_marked_as_deleted_are_told_of() {
     for (column, condition) in [
@@ -123,6 +169,7 @@ fn rows_that_are_marked_as_deleted_are_told_of() {
         ("deletedAt? timestamp", Some("\"deletedAt\" is null")),
         ("is_deleted bool", Some("is_deleted is not true")),
         ("deleted int2", Some("deleted = 0")),
+        ("deleted? int8", Some("coalesce(deleted, 0) = 0")),
         ("removed_on? date", Some("removed_on is null")),
         ("deleted_at timestamptz", None),
         ("deleted_by? int8", None),
