@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::{check, found, mend};
 use crate::command::configured;
@@ -12,10 +13,11 @@ use crate::harness::service::execute;
 
 /// All that larder needs, and no more; autovacuum must not mend anything.
 const SOUND: &str = "
-    create table parent (id serial primary key, status text collate \"C\", kind text collate \"C\", a int, b int)
+    create table parent (id serial primary key, status text collate \"C\", kind text collate \"C\", a int, b int,
+      label text collate \"und-x-icu\")
       with (autovacuum_enabled = off);
     create index by_status on parent (status, id);
-    create index by_kind on parent (kind, id);
+    create index by_kind on parent (kind, id); create index by_label on parent (label text_pattern_ops);
     create table child (id int primary key, parent_id int not null references parent on delete cascade);
     create index child_parent on child (parent_id);
     create table part (id int, year int, child_id int not null references child, primary key (id, year))
@@ -38,6 +40,15 @@ const CONFIG: &str = "
         foreign_key = 'child_id'
     ";
 
+/// Statements of users.
+const QUERIES: &str = "select id from public.parent where label like 'x%'";
+
+/// The flags of each check.
+const FLAGS: [&str; 2] = ["--queries", "q.sql"];
+
+/// The same, and the least finding is a failure.
+const INFO: [&str; 4] = ["--queries", "q.sql", "--fail-on", "info"];
+
 const UNFIT: &str = "
     [[resource]]
     name = 'others'
@@ -46,7 +57,7 @@ const UNFIT: &str = "
 
 /// Each is one fault: its SQL, and the rule and the object of its finding.
 /// Tables are named with their schema: a user called larder would create them in schema larder.
-const FAULTS: [(&str, &str, &str); 12] = [
+const FAULTS: [(&str, &str, &str); 13] = [
     (
         "revoke usage on sequence parent_id_seq from ROLE",
         "rights",
@@ -94,6 +105,11 @@ const FAULTS: [(&str, &str, &str); 12] = [
         "public.parent",
     ),
     (
+        "drop index by_label; create index by_label on parent (label)",
+        "like-prefix",
+        "public.parent",
+    ),
+    (
         "insert into larder.change (path, key) select 'x', 'y' from generate_series(1, 1000000)",
         "change-log",
         "larder.change",
@@ -118,10 +134,17 @@ fn sorted(found: Vec<(String, String)>) -> Vec<(String, String)> {
 
 /// Installs and grants what is missing, as the owner of the tables would.
 async fn make_sound(directory: &Path, url: &str, role: &TestRole) {
-    let (_, report) = check(directory, &role.url, &[]).await;
+    let (_, report) = check(directory, &role.url, &FLAGS).await;
     mend(url, &report).await;
-    let (code, report) = check(directory, &role.url, &["--fail-on", "info"]).await;
+    let (code, report) = check(directory, &role.url, &INFO).await;
     assert_eq!((code, found(&report)), (Some(0), Vec::new()), "{report}");
+}
+
+/// A directory with this configuration and the statements.
+fn prepared(toml: &str) -> TempDir {
+    let directory = configured(toml);
+    std::fs::write(directory.path().join("q.sql"), QUERIES).unwrap();
+    directory
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +152,7 @@ async fn each_fault_is_found_once_and_mended_by_its_sql() {
     let url = TestCluster::database().await.url;
     execute(&url, SOUND).await;
     let role = TestRole::create(&url).await;
-    let directory = configured(CONFIG);
+    let directory = prepared(CONFIG);
     make_sound(directory.path(), &url, &role).await;
     assert_skipped(directory.path(), &url, &role).await;
     for (sql, _, _) in FAULTS {
@@ -141,15 +164,15 @@ async fn each_fault_is_found_once_and_mended_by_its_sql() {
         .collect();
     // Statistics come a moment after the statement.
     let report = eventually("all faults", async || {
-        let (_, report) = check(directory.path(), &role.url, &[]).await;
+        let (_, report) = check(directory.path(), &role.url, &FLAGS).await;
         let is_counted = found(&report).iter().any(|(rule, _)| rule == "upkeep");
         is_counted.then_some(report)
     })
     .await;
     assert_eq!(sorted(found(&report)), expected, "{report}");
     assert_eq!(report["complete"], true, "{report}");
-    let unfit = configured(&format!("{CONFIG}{UNFIT}"));
-    let (code, with_unfit) = check(unfit.path(), &role.url, &[]).await;
+    let unfit = prepared(&format!("{CONFIG}{UNFIT}"));
+    let (code, with_unfit) = check(unfit.path(), &role.url, &FLAGS).await;
     assert_eq!(code, Some(78));
     let rules = found(&with_unfit);
     assert_eq!(rules[0].0, "unfit", "{with_unfit}");
@@ -158,7 +181,7 @@ async fn each_fault_is_found_once_and_mended_by_its_sql() {
 
     mend(&url, &report).await;
     eventually("the statistics after analyze", async || {
-        let (code, report) = check(directory.path(), &role.url, &["--fail-on", "info"]).await;
+        let (code, report) = check(directory.path(), &role.url, &INFO).await;
         let found = found(&report);
         assert!(found.iter().all(|(rule, _)| rule == "upkeep"), "{report}");
         (code == Some(0)).then_some(())
@@ -173,7 +196,7 @@ async fn assert_skipped(directory: &Path, url: &str, role: &TestRole) {
         "create table public.hidden (parent_id int references parent)",
     )
     .await;
-    let (code, report) = check(directory, &role.url, &[]).await;
+    let (code, report) = check(directory, &role.url, &FLAGS).await;
     assert_eq!((code, found(&report)), (Some(0), Vec::new()), "{report}");
     let skipped = &report["skipped"][0];
     assert_eq!(
@@ -186,6 +209,6 @@ async fn assert_skipped(directory: &Path, url: &str, role: &TestRole) {
 }
 
 async fn assert_deterministic(directory: &Path, url: &str, report: &Value) {
-    let (_, again) = check(directory, url, &[]).await;
+    let (_, again) = check(directory, url, &FLAGS).await;
     assert_eq!(again, *report);
 }
