@@ -7,9 +7,10 @@ mod file;
 mod summary;
 
 use std::collections::BTreeSet;
-use std::fs::File;
+use std::fs::Permissions;
 use std::io::{ErrorKind, IsTerminal, Write, stderr, stdin, stdout};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -18,6 +19,7 @@ use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
 use crate::cli::InitArgs;
+use crate::commands::database::READ_ONLY;
 use crate::config::Config;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::suggest::survey::{Survey, SurveyedTable};
@@ -28,8 +30,6 @@ use crate::source::catalogue::read_catalogue;
 use crate::source::session::Database;
 use crate::source::survey::read_survey;
 
-/// The transaction in which all is read.
-const BEGIN: &str = "begin isolation level repeatable read, read only";
 /// A statement reads the whole catalogue, but waits for no lock.
 const LIMITS: &str = "set local statement_timeout = '60s'; set local lock_timeout = '1s'";
 
@@ -109,7 +109,7 @@ async fn read(config: &Config) -> anyhow::Result<(Survey, Catalogue)> {
     let database = Database::new(url, false, config.source.statement_timeout)?;
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection
-        .begin_with(BEGIN)
+        .begin_with(READ_ONLY)
         .await
         .map_err(SourceError::from)?;
     let read = read_all(&mut transaction).await;
@@ -198,32 +198,18 @@ fn write_file(path: &Path, text: &str, force: bool) -> anyhow::Result<()> {
 }
 
 fn replace_file(path: &Path, text: &str, force: bool) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}", std::process::id()));
-    let beside = PathBuf::from(beside);
-    let mut file = File::options()
-        .write(true)
-        .create_new(true)
-        .open(&beside)
-        .map_err(|error| std::io::Error::other(format!("{}: {error}", beside.display())))?;
-    let written = file
-        .write_all(text.as_bytes())
-        .and_then(|()| file.sync_all());
-    let placed = written.and_then(|()| place(&beside, path, force));
-    // After a renaming it is gone, and nothing else can be done about it.
-    drop(std::fs::remove_file(&beside));
-    placed
-}
-
-/// Gives the file `beside` the name `path`.
-fn place(beside: &Path, path: &Path, force: bool) -> std::io::Result<()> {
-    if force {
-        return std::fs::rename(beside, path);
-    }
-    // Unlike a renaming, a link fails if the name is taken.
-    match std::fs::hard_link(beside, path) {
-        // Not all file systems have links.
-        Err(_) if path.symlink_metadata().is_err() => std::fs::rename(beside, path),
-        linked => linked,
-    }
+    let directory = path.parent().filter(|parent| *parent != Path::new(""));
+    // As of any new file; those of the crate are their owner's alone.
+    let permissions = Permissions::from_mode(0o666);
+    let mut file = tempfile::Builder::new()
+        .permissions(permissions)
+        .tempfile_in(directory.unwrap_or(Path::new(".")))?;
+    file.write_all(text.as_bytes())?;
+    file.as_file().sync_all()?;
+    let placed = if force {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
+    };
+    placed.map(drop).map_err(|error| error.error)
 }
