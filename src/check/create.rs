@@ -69,8 +69,8 @@ impl WantedIndex {
     /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there. The
     /// new indexes get their names from `names`.
     ///
-    /// If all partitions lack it and none is a foreign table, the table gets an index that the indexes of the partitions are attached to, so that
-    /// later partitions have it, too.
+    /// If all partitions lack it and none is a foreign table, the table gets an index that the indexes of the partitions are
+    /// attached to, so that later partitions have it, too.
     pub fn create(
         &self,
         names: &mut Names<'_>,

@@ -106,9 +106,7 @@ impl Cursor {
 
 /// Line and column of what follows `before`, both counted from 1.
 pub fn position(before: &str) -> (usize, usize) {
-    let line = before.matches('\n').count() + 1;
-    let last = before.rsplit('\n').next().unwrap_or_default();
-    (line, last.chars().count() + 1)
+    Cursor::default().advance(before, before.len())
 }
 
 struct Splitter<'t> {

@@ -18,6 +18,7 @@ use crate::check::{Finding, Ignored, Remedy, Rule, Severity, indexes, upkeep};
 use crate::cli::{CheckArgs, FailOn};
 pub use crate::commands::check::queries::QueryErrors;
 use crate::commands::check::queries::read_queries;
+use crate::commands::database::READ_ONLY;
 use crate::commands::install::with_database;
 use crate::config::{Config, ConfigError};
 use crate::feed::backlog::read_change_log;
@@ -28,8 +29,6 @@ use crate::source::facts::read_facts;
 use crate::source::plans::{PlanOptions, check_plans, matching_tables};
 use crate::source::session::Database;
 
-/// The transaction in which all facts are read.
-const BEGIN: &str = "begin isolation level repeatable read, read only";
 /// No statement of a check takes longer, or waits longer for a lock.
 const LIMITS: &str = "set local statement_timeout = '5s'; set local lock_timeout = '250ms'";
 /// The lock that `create trigger` takes.
@@ -144,7 +143,7 @@ async fn check(
     }
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection
-        .begin_with(BEGIN)
+        .begin_with(READ_ONLY)
         .await
         .map_err(SourceError::from)?;
     sqlx::raw_sql(LIMITS)

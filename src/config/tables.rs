@@ -20,7 +20,7 @@ use super::text::{TomlReader, TomlValue};
 use crate::auth::config::{KeyDefinition, Secret, UserDefinition};
 use crate::resource::definition::{
     AliasDefinition, ChildDefinition, Located, LookupDefinition, OwnerDefinition, Place,
-    ResourceDefinition, RowDefinition, Tiers,
+    ResourceDefinition, RowDefinition,
 };
 
 /// The arrays of tables in section `[auth]`.
@@ -189,24 +189,7 @@ impl PropertyTable for ResourceDefinition {
     ];
 
     fn unset(place: &Place) -> Self {
-        Self {
-            name: unset(place),
-            table: unset(place),
-            key: None,
-            tiers: Tiers {
-                memory: true,
-                disk: true,
-            },
-            row_security_as_larder: false,
-            filters: Vec::new(),
-            cache_control: None,
-            surrogate_key: None,
-            read: None,
-            write: None,
-            owner: None,
-            by: Vec::new(),
-            row: unset_row(),
-        }
+        Self::new(unset(place), unset(place), unset_row())
     }
 }
 

@@ -116,6 +116,28 @@ pub struct ResourceDefinition {
 }
 
 impl ResourceDefinition {
+    /// A resource of `table` with nothing else set.
+    pub fn new(name: Located<String>, table: Located<String>, row: RowDefinition) -> Self {
+        Self {
+            name,
+            table,
+            key: None,
+            tiers: Tiers {
+                memory: true,
+                disk: true,
+            },
+            row_security_as_larder: false,
+            filters: Vec::new(),
+            cache_control: None,
+            surrogate_key: None,
+            read: None,
+            write: None,
+            owner: None,
+            by: Vec::new(),
+            row,
+        }
+    }
+
     /// Whether nobody may write documents.
     pub fn is_read_only(&self) -> bool {
         let roles = self.write.as_ref();

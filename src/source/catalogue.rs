@@ -92,7 +92,17 @@ pub(super) fn oid(row: &PgRow, column: &str) -> Result<u32, SourceError> {
     u32::try_from(value).map_err(|_| SourceError::Unexpected("an oid out of range".into()))
 }
 
-fn character(row: &PgRow, column: &str) -> Result<char, SourceError> {
+/// The table that the columns `oid`, `schema` and `name` name.
+pub(super) fn table_name(row: &PgRow) -> Result<TableName, SourceError> {
+    Ok(TableName {
+        oid: oid(row, "oid")?,
+        schema: row.try_get("schema")?,
+        name: row.try_get("name")?,
+    })
+}
+
+/// The one character of a column of type `"char"`, as text.
+pub(super) fn character(row: &PgRow, column: &str) -> Result<char, SourceError> {
     let text: String = row.try_get(column)?;
     Ok(text.chars().next().unwrap_or(' '))
 }
@@ -124,14 +134,11 @@ async fn read_tables(
 
 /// A table of which only the name and what is in its row of `pg_class` is known.
 fn table(row: &PgRow) -> Result<Table, SourceError> {
-    let oid = oid(row, "oid")?;
+    let name = table_name(row)?;
+    let oid = name.oid;
     let row_security: Option<String> = row.try_get("row_security")?;
     Ok(Table {
-        name: TableName {
-            oid,
-            schema: row.try_get("schema")?,
-            name: row.try_get("name")?,
-        },
+        name,
         kind: character(row, "kind")?,
         row_security: row_security.map(|state| TableRowSecurity::new(oid, state)),
         has_other_ancestors: false,

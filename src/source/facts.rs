@@ -9,14 +9,14 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::check::facts::{Facts, IndexFacts, KeyColumn, TableFacts};
-use crate::resource::catalogue::TableName;
 use crate::resource::definition::Place;
 use crate::source::SourceError;
-use crate::source::catalogue::oid;
+use crate::source::catalogue::{character, oid, table_name};
 
 /// The tables `$1` with all that are parts of them, and the tables that refer to one of these.
 ///
-/// To write out the indexes of a table takes a lock that waits for `ACCESS EXCLUSIVE`. `pg_stats` shows what the role may read; the time of the last analysis is lost with the counters. So either of them
+/// To write out the indexes of a table takes a lock that waits for `ACCESS EXCLUSIVE`. `pg_stats` shows what the role may
+/// read; the time of the last analysis is lost with the counters. So either of them
 /// says that a table was analysed.
 const TABLES_SQL: &str = "\
 with recursive family (oid, root) as (select u.oid::oid, u.oid from unnest($1::int8[]) u (oid) \
@@ -136,18 +136,13 @@ pub async fn read_facts(
 }
 
 fn table(row: &PgRow, named: &BTreeMap<u32, Place>) -> Result<TableFacts, SourceError> {
-    let kind: String = row.try_get("kind")?;
     let root: Option<i64> = row.try_get("root")?;
     let root = root.and_then(|root| u32::try_from(root).ok());
     let foreign_keys: Vec<String> = row.try_get("foreign_keys")?;
     let columns = |json: &String| serde_json::from_str(json).unwrap_or_default();
     Ok(TableFacts {
-        name: TableName {
-            oid: oid(row, "oid")?,
-            schema: row.try_get("schema")?,
-            name: row.try_get("name")?,
-        },
-        kind: kind.chars().next().unwrap_or(' '),
+        name: table_name(row)?,
+        kind: character(row, "kind")?,
         place: root.and_then(|root| named.get(&root)).cloned(),
         live_rows: row.try_get("live")?,
         dead_rows: row.try_get("dead")?,

@@ -5,10 +5,9 @@
 use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
-use crate::resource::catalogue::TableName;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 use crate::source::SourceError;
-use crate::source::catalogue::oid;
+use crate::source::catalogue::{character, oid, table_name};
 
 /// Tables that were never analysed have -1 rows; then those count that statements have inserted since the statistics were
 /// reset.
@@ -77,14 +76,9 @@ pub async fn read_survey(connection: &mut PgConnection) -> Result<Survey, Source
 }
 
 fn table(row: &PgRow) -> Result<SurveyedTable, SourceError> {
-    let kind: String = row.try_get("kind")?;
     Ok(SurveyedTable {
-        name: TableName {
-            oid: oid(row, "oid")?,
-            schema: row.try_get("schema")?,
-            name: row.try_get("name")?,
-        },
-        kind: kind.chars().next().unwrap_or(' '),
+        name: table_name(row)?,
+        kind: character(row, "kind")?,
         rows: row.try_get("rows")?,
         extension: row.try_get("extension")?,
         is_readable: row.try_get("readable")?,

@@ -6,7 +6,7 @@ use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{
     ChildDefinition, FieldDefinition, Located, LookupDefinition, Mistake, Place,
-    ResourceDefinition, RowDefinition, Tiers,
+    ResourceDefinition, RowDefinition,
 };
 use crate::resource::resolve::resolve;
 use crate::resource::suggest::{SuggestedResource, SuggestedRow};
@@ -78,23 +78,12 @@ fn definition(resource: &SuggestedResource, is_writable: bool) -> ResourceDefini
         path: "r".to_owned(),
     };
     let nobody = (!is_writable).then(|| at.located(Vec::new()));
+    let name = at.located(resource.name.clone());
+    let table = at.located(resource.row.table.written());
     ResourceDefinition {
-        name: at.located(resource.name.clone()),
-        table: at.located(resource.row.table.written()),
         key: resource.key.clone().map(|key| at.located(key)),
-        tiers: Tiers {
-            memory: true,
-            disk: true,
-        },
-        row_security_as_larder: false,
-        filters: Vec::new(),
-        cache_control: None,
-        surrogate_key: None,
-        read: None,
         write: nobody,
-        owner: None,
-        by: Vec::new(),
-        row: at.row(&resource.row),
+        ..ResourceDefinition::new(name, table, at.row(&resource.row))
     }
 }
 

@@ -6,9 +6,8 @@ use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
 
 use crate::check::table::{ColumnShape, IndexColumn, IndexShape, TableShape, TableShapes};
-use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
-use crate::source::catalogue::oid;
+use crate::source::catalogue::{character, oid, table_name};
 
 /// The tables called `$1` and `$2`, and all that are partitions of the same tables or inherit from them.
 const TABLES_SQL: &str = "\
@@ -118,17 +117,12 @@ pub(super) async fn read_shapes(
 }
 
 fn table(row: &PgRow) -> Result<TableShape, SourceError> {
-    let kind: String = row.try_get("kind")?;
     let partitions: Vec<i64> = row.try_get("partitions")?;
     let parent: Option<i64> = row.try_get("parent")?;
     let small = |oid: i64| u32::try_from(oid).ok();
     Ok(TableShape {
-        name: TableName {
-            oid: oid(row, "oid")?,
-            schema: row.try_get("schema")?,
-            name: row.try_get("name")?,
-        },
-        kind: kind.chars().next().unwrap_or(' '),
+        name: table_name(row)?,
+        kind: character(row, "kind")?,
         rows: row.try_get("rows")?,
         deletes: row.try_get("deletes")?,
         columns: Vec::new(),
