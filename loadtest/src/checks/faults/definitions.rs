@@ -26,15 +26,20 @@ pub(super) async fn disable_triggers(testbed: &mut Testbed) -> anyhow::Result<()
 }
 
 pub(super) async fn drop_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
-    let mut dropped = 0;
-    for (trigger, table) in triggers(testbed).await? {
-        let sql = format!("drop trigger if exists {trigger} on {table}");
-        dropped += u32::from(testbed.session.run(&sql).await.is_ok());
-    }
     // larder, which installs them again, and overlapping writers may have the locks.
-    ensure!(dropped > 0, "no trigger could be dropped");
-    testbed.hold(1.3).await;
-    Ok(())
+    for _ in 0..ATTEMPTS {
+        let mut dropped = 0;
+        for (trigger, table) in triggers(testbed).await? {
+            let sql = format!("drop trigger if exists {trigger} on {table}");
+            dropped += u32::from(testbed.session.run(&sql).await.is_ok());
+        }
+        if dropped > 0 {
+            testbed.hold(1.3).await;
+            return Ok(());
+        }
+        testbed.hold(0.2).await;
+    }
+    bail!("no trigger could be dropped")
 }
 
 pub(super) async fn alter_triggers(testbed: &mut Testbed) -> anyhow::Result<()> {
