@@ -19,18 +19,24 @@ use crate::clock::Boottime;
 use crate::documents::lookups::{Lookups, TextKind, Window};
 pub use crate::documents::wanted::DocumentName;
 use crate::documents::wanted::Wanted;
+use crate::metrics::Metrics;
 pub use crate::resource::Scope;
 use crate::resource::page::Page;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::token::Token;
-use crate::source::writes::{BulkPermit, BulkTransaction, Write, WriteError, Writes, Written};
+use crate::source::writes::{
+    BulkPermit, BulkTransaction, Write, WriteEffect, WriteError, Writes, Written,
+};
+
+const INSERT: &str = "insert";
 
 /// The operations on documents.
 #[derive(Clone)]
 pub struct Documents {
     cache: Arc<Cache>,
     writes: Arc<Writes>,
+    metrics: Arc<Metrics>,
 }
 
 /// The keys of one page of a list.
@@ -43,9 +49,13 @@ pub struct PageKeys {
 }
 
 impl Documents {
-    /// Documents of `cache`, written by `writes`.
-    pub fn new(cache: Arc<Cache>, writes: Arc<Writes>) -> Self {
-        Self { cache, writes }
+    /// Documents of `cache`, written by `writes` and counted in `metrics`.
+    pub fn new(cache: Arc<Cache>, writes: Arc<Writes>, metrics: Arc<Metrics>) -> Self {
+        Self {
+            cache,
+            writes,
+            metrics,
+        }
     }
 
     /// The resource of this name.
@@ -225,9 +235,23 @@ impl Documents {
     /// # Errors
     /// Nothing was written, except that after [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been.
     pub async fn write(&self, write: Write) -> Result<Written, WriteError> {
-        let written = self.writes.write(write, self.request_timeout()).await?;
-        self.cache.catch_up(&written.token).await;
-        Ok(written)
+        let began = Boottime::now();
+        let outcome = self.writes.write(write, self.request_timeout()).await;
+        if let Ok(written) = &outcome {
+            if written.repeated.is_none() {
+                self.count_written(operation(written.effect), 1);
+            }
+            self.cache.catch_up(&written.token).await;
+        }
+        let took = Boottime::now().since(began);
+        let durations = &self.metrics.source.write_duration;
+        durations.observe(took.as_secs_f64());
+        outcome
+    }
+
+    fn count_written(&self, operation: &str, documents: u64) {
+        let written = &self.metrics.source.documents_written;
+        written.with_label_values(&[operation]).inc_by(documents);
     }
 
     /// A permit to insert many documents, until it is dropped.
@@ -266,7 +290,9 @@ impl Documents {
     /// # Errors
     /// Nothing was written, except that after [`WriteError::Unknown`] it may have been.
     pub async fn commit(&self, bulk: BulkTransaction<'_>) -> Result<Option<Token>, WriteError> {
+        let documents = bulk.documents();
         let token = bulk.commit().await?;
+        self.count_written(INSERT, documents);
         if let Some(token) = &token {
             self.cache.catch_up(token).await;
         }
@@ -286,5 +312,14 @@ impl Documents {
     /// Whether a write may have an `Idempotency-Key`.
     pub fn keeps_answers(&self) -> bool {
         self.writes.keeps_answers()
+    }
+}
+
+/// The value of the metrics' label `operation`.
+fn operation(effect: WriteEffect) -> &'static str {
+    match effect {
+        WriteEffect::Created | WriteEffect::Moved => INSERT,
+        WriteEffect::Replaced | WriteEffect::Kept => "update",
+        WriteEffect::Deleted => "delete",
     }
 }

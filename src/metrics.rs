@@ -1,25 +1,70 @@
 //! Every metric, with its unit and labels. Keys are never labels: their number has no bound.
 
 pub mod gauges;
+pub mod source;
+
+use std::sync::Mutex;
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{
-    Encoder, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Encoder, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts,
+    Registry, TextEncoder,
 };
 
 use crate::metrics::gauges::Gauges;
+use crate::metrics::source::SourceMetrics;
+
+/// The values of `detail`, but for `auth`, whose requests have no duration.
+const DETAILS: [&str; 8] = [
+    "memory", "disk", "postgres", "feed", "uncached", "token", "stale", "request",
+];
+
+/// The values of `detail` and `status` that begin at 0 for each resource: what requests usually get, and errors, for which
+/// one watches. All pairs would be hundreds of series for a resource.
+const ANSWERS: [(&str, &[&str]); 8] = [
+    ("memory", &["200", "304", "404"]),
+    ("disk", &["200", "304", "404"]),
+    (
+        "postgres",
+        &[
+            "200", "201", "204", "304", "404", "409", "500", "503", "504",
+        ],
+    ),
+    ("feed", &["200", "304", "404"]),
+    ("uncached", &["200", "304", "404"]),
+    ("token", &["200"]),
+    ("stale", &["200"]),
+    ("request", &["400", "404"]),
+];
+
+/// The same for requests that name no resource.
+const ANSWERS_WITHOUT_RESOURCE: [(&str, &[&str]); 2] =
+    [("request", &["400", "404"]), ("auth", &["401", "403"])];
+
+const LOOKUPS: [&str; 3] = ["memory", "disk", "miss"];
+const VIA: [&str; 4] = ["bell", "poll", "purge", "audit"];
+const CLOSED: [&str; 6] = [
+    "connections",
+    "connections_per_address",
+    "descriptors",
+    "header",
+    "idle",
+    "write",
+];
+const OUTCOMES: [&str; 5] = ["same", "changed", "stale", "unknown", "skipped"];
 
 /// The metrics of one larder.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// Held while counters are raised to what was counted elsewhere. Two scrapes at a time would count it twice.
+    pub observing: Mutex<()>,
     /// `larder_requests_total{resource,detail,status}`: answered requests by resource, by where the answer came from,
     /// and by HTTP status.
     pub requests: IntCounterVec,
-    /// `larder_request_duration_seconds`: from the parsed request to its ready answer.
-    pub request_duration: Histogram,
+    /// `larder_request_duration_seconds{detail}`: from the parsed request to its ready answer, by where that came from.
+    pub request_duration: HistogramVec,
     /// `larder_connections_closed_total{reason}`: connections that larder closed, or refused, by the limit that they
     /// reached: `connections`, `connections_per_address`, `descriptors`, `header`, `idle`, `write`.
     pub connections_closed: IntCounterVec,
@@ -29,6 +74,9 @@ pub struct Metrics {
     pub access_log_dropped: IntCounter,
     /// Gauges, which are set at each scrape.
     pub gauges: Gauges,
+    /// `larder_lookups_total{resource,outcome}`: lookups of documents by what they found: a hit in `memory` or on `disk`, or
+    /// a `miss`. A request for many documents is as many lookups.
+    pub lookups: IntCounterVec,
     /// `larder_evictions_total`: entries that were evicted from memory.
     pub evictions: IntCounter,
     /// `larder_invalidations_total{resource,via}`: invalidated keys, ranges or resources; `via` is `bell`, `poll`,
@@ -50,10 +98,12 @@ pub struct Metrics {
     /// `larder_answers_dropped_total`: answers with many documents whose clients did not read them while others needed
     /// their memory.
     pub answers_dropped: IntCounter,
-    /// `larder_source_batch_keys`: keys in one statement.
-    pub source_batch_keys: Histogram,
+    /// What is read from PostgreSQL and written to it.
+    pub source: SourceMetrics,
     /// `larder_disk_batch_entries`: entries in one write to disk.
     pub disk_batch_entries: Histogram,
+    /// `larder_disk_errors_total`: times that the disk tier was turned off, or could not be opened.
+    pub disk_errors: IntCounter,
 }
 
 impl Metrics {
@@ -71,22 +121,16 @@ impl Metrics {
             let options = HistogramOpts::new(name, help).buckets(buckets);
             registered(&registry, Histogram::with_opts(options))
         };
-        // From 10 µs, a memory hit, to about 5 s.
-        let seconds = || prometheus::exponential_buckets(0.000_01, 2.0, 20);
         registry.register(Box::new(ProcessCollector::for_self()))?;
         registered(&registry, build_info())?;
-        Ok(Self {
+        let metrics = Self {
             gauges: Gauges::new(&registry)?,
             requests: counters(
                 "larder_requests_total",
                 "Answered requests by resource, place the answer came from, and status.",
                 &["resource", "detail", "status"],
             )?,
-            request_duration: histogram(
-                "larder_request_duration_seconds",
-                "Seconds from the parsed request to its ready answer.",
-                seconds()?,
-            )?,
+            request_duration: registered(&registry, request_duration())?,
             connections_closed: counters(
                 "larder_connections_closed_total",
                 "Connections closed or refused, by the limit that they reached.",
@@ -94,6 +138,11 @@ impl Metrics {
             )?,
             requests_refused: counter("larder_requests_refused_total", "Requests over the limit.")?,
             access_log_dropped: counter("larder_access_log_dropped_total", "Lines not written.")?,
+            lookups: counters(
+                "larder_lookups_total",
+                "Lookups of documents by the tier that had it.",
+                &["resource", "outcome"],
+            )?,
             evictions: counter("larder_evictions_total", "Entries evicted from memory.")?,
             invalidations: counters(
                 "larder_invalidations_total",
@@ -103,12 +152,12 @@ impl Metrics {
             invalidation_lag: histogram(
                 "larder_invalidation_lag_seconds",
                 "Seconds from the bell (for a poll: from the pass before) until a change was applied.",
-                seconds()?,
+                hit_seconds()?,
             )?,
             feed_gaps: counter("larder_feed_gaps_total", "Connections that the feed lost.")?,
             fills_void: counter(
                 "larder_fills_void_total",
-                "Documents not stored because a change overtook them.",
+                "Documents that a change overtook.",
             )?,
             audits: counters(
                 "larder_audits_total",
@@ -117,18 +166,52 @@ impl Metrics {
             )?,
             audit_stale: counter("larder_audit_stale_total", "Hits proved stale: must be 0.")?,
             answers_dropped: counter("larder_answers_dropped_total", "Answers not read in time.")?,
-            source_batch_keys: histogram(
-                "larder_source_batch_keys",
-                "Keys in one statement.",
-                prometheus::exponential_buckets(1.0, 2.0, 9)?,
-            )?,
+            source: SourceMetrics::new(&registry)?,
             disk_batch_entries: histogram(
                 "larder_disk_batch_entries",
                 "Entries in one write to disk.",
                 prometheus::exponential_buckets(1.0, 4.0, 8)?,
             )?,
+            disk_errors: counter("larder_disk_errors_total", "Errors of the disk tier.")?,
+            observing: Mutex::default(),
             registry,
-        })
+        };
+        metrics.begin();
+        Ok(metrics)
+    }
+
+    /// Begins what has labels at 0: a series that begins with 1 has no rate before it is 2.
+    fn begin(&self) {
+        for reason in CLOSED {
+            self.connections_closed.with_label_values(&[reason]);
+        }
+        for outcome in OUTCOMES {
+            self.audits.with_label_values(&[outcome]);
+        }
+        for detail in DETAILS {
+            self.request_duration.with_label_values(&[detail]);
+        }
+        self.begin_answers("", &ANSWERS_WITHOUT_RESOURCE);
+    }
+
+    /// Begins the counters of the resource of this name at 0.
+    pub fn begin_resource(&self, name: &str) {
+        self.begin_answers(name, &ANSWERS);
+        for outcome in LOOKUPS {
+            self.lookups.with_label_values(&[name, outcome]);
+        }
+        for via in VIA {
+            self.invalidations.with_label_values(&[name, via]);
+        }
+    }
+
+    fn begin_answers(&self, resource: &str, answers: &[(&str, &[&str])]) {
+        for (detail, statuses) in answers {
+            for status in *statuses {
+                let labels = [resource, *detail, *status];
+                self.requests.with_label_values(&labels);
+            }
+        }
     }
 
     /// Everything in Prometheus's text format.
@@ -140,6 +223,18 @@ impl Metrics {
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     }
+}
+
+/// From 10 µs, a memory hit, to about 5 s.
+fn hit_seconds() -> Result<Vec<f64>, prometheus::Error> {
+    prometheus::exponential_buckets(0.000_01, 2.0, 20)
+}
+
+fn request_duration() -> Result<HistogramVec, prometheus::Error> {
+    let name = "larder_request_duration_seconds";
+    let help = "Seconds from the parsed request to its ready answer, by place that came from.";
+    let options = HistogramOpts::new(name, help).buckets(hit_seconds()?);
+    HistogramVec::new(options, &["detail"])
 }
 
 /// `larder_build_info{version,commit}`: always 1. The commit is that of `LARDER_COMMIT` in the environment of the build.

@@ -92,7 +92,7 @@ pub async fn serve<P, F>(
         proxy_protocol: limits.proxy_protocol.as_slice().into(),
         metrics: Arc::clone(&metrics),
     };
-    let mut connections = Connections::new(&limits, metrics.connections_closed.clone());
+    let mut connections = Connections::new(&limits, &metrics);
     let mut accepting = Listener::new(limits, clients, metrics);
     let mut runtimes = runtimes.iter().cycle();
     let mut open =

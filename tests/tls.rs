@@ -24,7 +24,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::larder_process::{LarderProcess, run, stderr};
-use crate::harness::raw_http::parse;
+use crate::harness::raw_http::{fetch, parse};
 use crate::harness::service::execute;
 
 const CONFIG: &str = "
@@ -169,6 +169,30 @@ async fn sighup_loads_a_new_certificate_and_keeps_every_connection() {
     let mut again = connect(&serving, &new, "http/1.1").await.unwrap();
     get_item(&mut again).await;
     get_item(&mut kept).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn metrics_tell_when_the_certificate_expires_and_how_many_are_connected() {
+    let (directory, certificate, serving) = start().await;
+    let tells = async |line: &str| {
+        eventually(line, async || {
+            let metrics = fetch(serving.admin, "GET", "/metrics").await.body;
+            let is_there = metrics.lines().any(|metric| metric == line);
+            is_there.then_some(())
+        })
+        .await;
+    };
+    // 4096-01-01 and 3000-01-01.
+    tells("larder_tls_certificate_expiry_timestamp_seconds 67090118400").await;
+    certify_until(directory.path(), 3000);
+    serving.signal(Signal::SIGHUP);
+    tells("larder_tls_certificate_expiry_timestamp_seconds 32503680000").await;
+    // The request for the metrics is a connection, too.
+    tells("larder_connections 1").await;
+    let connected = TcpStream::connect(serving.listen).await.unwrap();
+    tells("larder_connections 2").await;
+    drop((connected, certificate));
+    tells("larder_connections 1").await;
 }
 
 /// A file system that has stalled lets the open file wait as this FIFO does.

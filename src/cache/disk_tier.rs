@@ -109,6 +109,11 @@ impl DiskTier {
         self.shared.in_use.load(Ordering::SeqCst)
     }
 
+    /// The most bytes that it may hold.
+    pub(super) fn bytes_max(&self) -> u64 {
+        self.shared.config.bytes_max
+    }
+
     /// The position that the content on disk reflects.
     pub(super) fn persisted(&self) -> watch::Receiver<Persisted> {
         self.shared.persisted.subscribe()

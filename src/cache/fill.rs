@@ -127,7 +127,12 @@ impl Cache {
             asked_at,
             until,
             sent_at,
-            done: Box::new(move |loaded, keep| cache.fill(lease, loaded, keep)),
+            done: Box::new(move |loaded, keep| {
+                let took = Boottime::now().since(asked_at);
+                let durations = &cache.metrics.source.load_duration;
+                durations.observe(took.as_secs_f64());
+                cache.fill(lease, loaded, keep);
+            }),
         });
     }
 

@@ -298,6 +298,11 @@ impl Memory {
         self.bytes.load(Ordering::Relaxed)
     }
 
+    /// The most bytes that all entries may weigh.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// The number of entries of one resource.
     pub fn entries_of(&self, resource: ResourceId) -> u64 {
         self.map_of(resource).documents.len() as u64

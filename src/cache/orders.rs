@@ -105,6 +105,7 @@ impl DiskState {
     pub(super) fn turn_off(&self, reason: &str) {
         self.in_use.store(false, Ordering::SeqCst);
         if !self.has_failed.swap(true, Ordering::SeqCst) {
+            self.metrics.disk_errors.inc();
             tracing::warn!("the disk tier is off: {reason}");
         }
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use prometheus::IntCounter;
 use serde::Serialize;
 
 use crate::cache::document::Document;
@@ -11,6 +12,7 @@ use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
 use crate::resource::ResourceId;
+use crate::source::connections::PoolStatus;
 
 /// `GET /status`.
 #[derive(Clone, Debug, Serialize)]
@@ -36,6 +38,8 @@ pub struct SourceStatus {
     pub reads_lost: Option<String>,
     /// Why documents can't be written; `None` if they can, or if no resource is writable.
     pub writes_lost: Option<String>,
+    /// The connections, by what they are for.
+    pub connections: Vec<PoolStatus>,
 }
 
 /// One resource's part of the status.
@@ -68,6 +72,8 @@ pub struct TierStatus {
     pub entries: u64,
     /// Bytes that it holds.
     pub bytes: u64,
+    /// The most bytes that it may hold.
+    pub bytes_max: u64,
     /// Lookups that it has answered since the start of larder.
     pub hits: u64,
 }
@@ -142,6 +148,7 @@ impl Cache {
                 .map(|resource| resource.memory_entries)
                 .sum(),
             bytes: self.memory.bytes(),
+            bytes_max: self.memory.bytes_max(),
             hits: resources.iter().map(|resource| resource.hits_memory).sum(),
         };
         let disk = self.disk.as_ref().map(|disk| {
@@ -151,6 +158,7 @@ impl Cache {
                 in_use: disk.is_in_use(),
                 entries,
                 bytes,
+                bytes_max: disk.bytes_max(),
                 hits,
             }
         });
@@ -169,6 +177,7 @@ impl Cache {
         SourceStatus {
             reads_lost: connections.reads_unavailable(),
             writes_lost: connections.writes_unavailable(),
+            connections: connections.pools(),
         }
     }
 
@@ -239,13 +248,23 @@ impl Cache {
         self.disk.as_ref().is_none_or(|disk| disk.is_in_use())
     }
 
-    /// Sets the gauges, for a scrape of the metrics.
+    /// Sets the gauges, and raises the counters of what the tiers count, for a scrape of the metrics.
     pub fn observe(&self) {
-        self.set_gauges(&self.status());
-        let counted = self.metrics.evictions.get();
-        self.metrics
-            .evictions
-            .inc_by(self.memory.evictions().saturating_sub(counted));
+        let status = self.status();
+        self.set_gauges(&status);
+        let _observing = lock(&self.metrics.observing);
+        raise_to(&self.metrics.evictions, self.memory.evictions());
+        for resource in &status.resources {
+            let hits = resource.hits_memory + resource.hits_disk;
+            for (outcome, count) in [
+                ("memory", resource.hits_memory),
+                ("disk", resource.hits_disk),
+                ("miss", resource.lookups.saturating_sub(hits)),
+            ] {
+                let labels = [&*resource.name, outcome];
+                raise_to(&self.metrics.lookups.with_label_values(&labels), count);
+            }
+        }
     }
 
     fn set_gauges(&self, status: &Status) {
@@ -256,8 +275,17 @@ impl Cache {
         for (name, tier) in std::iter::once(memory).chain(disk) {
             let bytes = gauges.tier_bytes.with_label_values(&[name]);
             bytes.set(number(tier.bytes));
+            let bytes_max = gauges.tier_max_bytes.with_label_values(&[name]);
+            bytes_max.set(number(tier.bytes_max));
             let entries = gauges.tier_entries.with_label_values(&[name]);
             entries.set(number(tier.entries));
+        }
+        for pool in &status.source.connections {
+            for (state, count) in [("used", pool.used), ("idle", pool.idle)] {
+                let gauge = &gauges.source_connections;
+                let gauge = gauge.with_label_values(&[pool.pool, state]);
+                gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+            }
         }
         for resource in &status.resources {
             let ready = gauges.resource_ready.with_label_values(&[&resource.name]);
@@ -311,6 +339,11 @@ impl Cache {
                 .map(|position| position.to_string()),
         }
     }
+}
+
+/// Raises a counter to what was counted elsewhere.
+fn raise_to(counter: &IntCounter, count: u64) {
+    counter.inc_by(count.saturating_sub(counter.get()));
 }
 
 fn owner(document: &Document) -> Option<String> {

@@ -124,6 +124,7 @@ impl Writer {
                 self.open_empty();
             }
             Err(error) => {
+                self.shared.metrics.disk_errors.inc();
                 tracing::warn!("the disk tier's files can't be used, and it starts empty: {error}");
                 self.open_empty();
             }
@@ -359,6 +360,7 @@ impl Writer {
             Err(error) => {
                 let retry_at = Some(Instant::now() + REOPEN_PAUSE);
                 self.state = WriterState::Off { retry_at };
+                self.shared.metrics.disk_errors.inc();
                 tracing::warn!("the disk tier can't be opened, and is off for now: {error}");
             }
         }

@@ -7,7 +7,7 @@ mod workers;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -29,8 +29,8 @@ use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
 use crate::http::connection::serve_http;
-use crate::http::middleware::access_log::ReopenSignal;
 use crate::http::middleware::stack::PublicService;
+use crate::metrics::Metrics;
 use crate::server::tls::Tls;
 use crate::server::{ClientCounts, ServerConfig};
 use crate::source::session::Database;
@@ -95,7 +95,7 @@ async fn run_on(
     let runtimes = workers.runtimes();
     let mut service = Service::start(config, database.url(), node, runtimes)?;
     let stopping = || stop_requested(stop.subscribe(), 1);
-    let tls = Tls::load(&config.tls)?.map(Arc::new);
+    let tls = load_certificate(config, &service.metrics)?;
     let mut plain = service.server_config(config);
     let secure = ServerConfig {
         tls: tls.clone(),
@@ -106,7 +106,7 @@ async fn run_on(
     // Connections of the public address must not keep an operator out who has the same address.
     plain.clients = ClientCounts::default();
     let logged = service.log_written();
-    handle_hangups(hangup, tls, service.reopen_signal(), stop.clone());
+    handle_hangups(hangup, tls, &service, stop.clone());
     let documents = service.public();
     let serving = serve_documents(documents, public, runtimes.to_vec(), secure, stopping());
     let operators = service.admin_router(log_level);
@@ -311,9 +311,10 @@ fn raise_descriptor_limit() {
 fn handle_hangups(
     mut hangup: Signal,
     tls: Option<Arc<Tls>>,
-    log: Option<Arc<ReopenSignal>>,
+    service: &Service,
     stop: watch::Sender<u32>,
 ) {
+    let (log, metrics) = (service.reopen_signal(), Arc::clone(&service.metrics));
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             if tls.is_none() && log.is_none() {
@@ -326,7 +327,9 @@ fn handle_hangups(
             let Some(tls) = tls.clone() else {
                 continue;
             };
-            let reloaded = tokio::task::spawn_blocking(move || tls.reload()).await;
+            let metrics = Arc::clone(&metrics);
+            let reload = move || tls.reload().map(|()| note_expiry(&tls, &metrics));
+            let reloaded = tokio::task::spawn_blocking(reload).await;
             match reloaded
                 .map_err(anyhow::Error::from)
                 .and_then(|tls| Ok(tls?))
@@ -338,6 +341,29 @@ fn handle_hangups(
             }
         }
     });
+}
+
+/// Reads the certificate, if one is configured.
+fn load_certificate(config: &Config, metrics: &Metrics) -> anyhow::Result<Option<Arc<Tls>>> {
+    let tls = Tls::load(&config.tls)?;
+    if let Some(tls) = &tls {
+        note_expiry(tls, metrics);
+    }
+    Ok(tls.map(Arc::new))
+}
+
+/// Tells in `metrics` when the certificate in force expires.
+fn note_expiry(tls: &Tls, metrics: &Metrics) {
+    let since = tls
+        .expires_at()
+        .and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    if let Some(since) = since {
+        let gauge = metrics
+            .gauges
+            .certificate_expiry
+            .with_label_values::<&str>(&[]);
+        gauge.set(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
+    }
 }
 
 /// Counts the requests to stop: SIGTERM, SIGINT, or an error after the start.

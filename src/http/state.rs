@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::http::StatusCode;
-use prometheus::IntCounter;
+use prometheus::{Histogram, IntCounter};
 
 use crate::cache::Provenance;
 use crate::clock::Boottime;
@@ -32,6 +32,8 @@ pub(super) struct HttpState {
     metrics: Arc<Metrics>,
     /// By resource.
     hits: Arc<[HitCounters]>,
+    /// The durations of responses from memory.
+    hit_duration: Histogram,
     /// By resource.
     cache_headers: Arc<[CacheHeaders]>,
 }
@@ -78,6 +80,8 @@ impl HttpState {
             documents.document_bytes_max().max(BATCH_BYTES_MAX) + DECODER_BYTES_MAX;
         let names = documents.names();
         let hits = names.map(|name| HitCounters::new(&metrics, name)).collect();
+        let durations = &metrics.request_duration;
+        let hit_duration = durations.with_label_values(&[detail(Provenance::Memory)]);
         Self {
             documents,
             answers: AnswersMemory::new(answers, metrics.answers_dropped.clone()),
@@ -85,6 +89,7 @@ impl HttpState {
             bodies: BodiesMemory::new(bodies_bytes_max, body_bytes_max),
             metrics,
             hits,
+            hit_duration,
             cache_headers: cache_headers.into(),
             bulk_clients: ClientCounts::default(),
             in_progress: InProgress::new(),
@@ -103,7 +108,7 @@ impl HttpState {
         if let Some(hits) = self.hits.get(resource.index()) {
             hits.of(status).inc();
         }
-        self.observe(began);
+        observe(&self.hit_duration, began);
     }
 
     /// Counts any other response; `resource` is the one that the request names, if it names one.
@@ -118,11 +123,13 @@ impl HttpState {
         let label = resource.and_then(|resource| self.documents.names().nth(resource.index()));
         let labels = [label.unwrap_or_default(), detail, status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
-        self.observe(began);
+        let durations = &self.metrics.request_duration;
+        observe(&durations.with_label_values(&[detail]), began);
     }
+}
 
-    fn observe(&self, began: Boottime) {
-        let took = Boottime::now().since(began);
-        self.metrics.request_duration.observe(took.as_secs_f64());
-    }
+#[inline]
+fn observe(durations: &Histogram, began: Boottime) {
+    let took = Boottime::now().since(began);
+    durations.observe(took.as_secs_f64());
 }

@@ -26,6 +26,16 @@ pub struct Gauges {
     pub tier_bytes: IntGaugeVec,
     /// `larder_tier_entries{tier}`: entries in a tier.
     pub tier_entries: IntGaugeVec,
+    /// `larder_tier_max_bytes{tier}`: the most bytes that a tier may hold.
+    pub tier_max_bytes: IntGaugeVec,
+    /// `larder_source_connections{pool,state}`: connections to PostgreSQL, but for the feed's. `pool`: `read`, `write` or
+    /// `bulk_write`; `state`: `used` or `idle`.
+    pub source_connections: IntGaugeVec,
+    /// `larder_connections`: open connections of clients, to both addresses.
+    pub connections: IntGauge,
+    /// `larder_tls_certificate_expiry_timestamp_seconds`: the end of the certificate in force. It has no labels, but without
+    /// TLS it has no value either.
+    pub certificate_expiry: IntGaugeVec,
 }
 
 impl Gauges {
@@ -34,8 +44,8 @@ impl Gauges {
     /// # Errors
     /// Only if two metrics had one name.
     pub(super) fn new(registry: &Registry) -> Result<Self, prometheus::Error> {
-        let gauges = |name: &str, help: &str, label: &str| {
-            let gauges = IntGaugeVec::new(Opts::new(name, help), &[label]);
+        let gauges = |name: &str, help: &str, labels: &[&str]| {
+            let gauges = IntGaugeVec::new(Opts::new(name, help), labels);
             registered(registry, gauges)
         };
         let gauge = |name: &str, help: &str| registered(registry, IntGauge::new(name, help));
@@ -45,7 +55,7 @@ impl Gauges {
             resource_ready: gauges(
                 "larder_resource_ready",
                 "Whether a resource fits the database and its changes are seen.",
-                "resource",
+                &["resource"],
             )?,
             feed_age: seconds_gauge(
                 "larder_feed_age_seconds",
@@ -64,8 +74,20 @@ impl Gauges {
                 "larder_change_log_blocker_age_seconds",
                 "Age of the oldest open transaction, for which the change log is kept; 0 without one.",
             )?,
-            tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.", "tier")?,
-            tier_entries: gauges("larder_tier_entries", "Entries that a tier holds.", "tier")?,
+            tier_bytes: gauges("larder_tier_bytes", "Bytes that a tier holds.", &["tier"])?,
+            tier_entries: gauges("larder_tier_entries", "Entries in a tier.", &["tier"])?,
+            tier_max_bytes: gauges("larder_tier_max_bytes", "Most bytes of a tier.", &["tier"])?,
+            source_connections: gauges(
+                "larder_source_connections",
+                "Connections to PostgreSQL, but for those of the feed.",
+                &["pool", "state"],
+            )?,
+            connections: gauge("larder_connections", "Open connections of clients.")?,
+            certificate_expiry: gauges(
+                "larder_tls_certificate_expiry_timestamp_seconds",
+                "When the certificate in force expires.",
+                &[],
+            )?,
         })
     }
 }

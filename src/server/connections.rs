@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use prometheus::IntCounterVec;
+use prometheus::{IntCounterVec, IntGauge};
 use tokio::runtime::Handle;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, interval_at};
 
+use crate::metrics::Metrics;
 use crate::server::activity::{Activity, ConnectionCommand, Stage};
 use crate::server::limits::Limits;
 
@@ -58,6 +59,7 @@ pub(super) struct Connections {
     tracked: HashMap<Id, TrackedConnection>,
     idle_ticks: IdleTicks,
     closed: IntCounterVec,
+    open: IntGauge,
 }
 
 struct TrackedConnection {
@@ -120,13 +122,14 @@ impl TrackedConnection {
 }
 
 impl Connections {
-    /// `closed` counts the connections that are closed, by the limit that they exceed.
-    pub(super) fn new(limits: &Limits, closed: IntCounterVec) -> Self {
+    /// None is open. `metrics` counts those that are, and those that are closed, by the limit that they exceed.
+    pub(super) fn new(limits: &Limits, metrics: &Metrics) -> Self {
         Self {
             tasks: JoinSet::new(),
             tracked: HashMap::new(),
             idle_ticks: IdleTicks::of(limits),
-            closed,
+            closed: metrics.connections_closed.clone(),
+            open: metrics.gauges.connections.clone(),
         }
     }
 
@@ -147,6 +150,7 @@ impl Connections {
             unsent_checks: 0,
         };
         self.tracked.insert(task.id(), tracked);
+        self.open.inc();
     }
 
     pub(super) fn remove(&mut self, ended: Result<(Id, ()), JoinError>) {
@@ -158,6 +162,7 @@ impl Connections {
             }
         };
         self.tracked.remove(&id);
+        self.open.dec();
     }
 
     /// Closes connections that have exceeded a limit.

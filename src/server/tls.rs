@@ -61,8 +61,16 @@ pub struct Tls {
     key_file: PathBuf,
     /// Kept when the certificate is replaced, so that clients may resume their sessions.
     tickets: Arc<dyn ProducesTickets>,
-    current: ArcSwap<ServerConfig>,
+    current: ArcSwap<Certificate>,
     pub(crate) hsts: Option<Arc<HeaderValue>>,
+}
+
+/// A certificate with its key.
+struct Certificate {
+    /// How connections are made with it.
+    config: Arc<ServerConfig>,
+    /// `None` if it is malformed.
+    validity: Option<Validity>,
 }
 
 impl Tls {
@@ -77,8 +85,8 @@ impl Tls {
             return Ok(None);
         };
         let tickets = ring::Ticketer::new()?;
-        let (current, validity) = read(certificate_file, key_file, &tickets)?;
-        if let Err(error) = check_validity(certificate_file, validity) {
+        let current = read(certificate_file, key_file, &tickets)?;
+        if let Err(error) = check_validity(certificate_file, &current) {
             tracing::error!("{error}; clients will refuse it");
         }
         Ok(Some(Self {
@@ -96,29 +104,35 @@ impl Tls {
     /// [`TlsError`] if they contain no usable certificate and key, or if the certificate is not valid now; the old ones then
     /// stay in force.
     pub fn reload(&self) -> Result<(), TlsError> {
-        let (next, validity) = read(&self.certificate_file, &self.key_file, &self.tickets)?;
-        check_validity(&self.certificate_file, validity)?;
+        let next = read(&self.certificate_file, &self.key_file, &self.tickets)?;
+        check_validity(&self.certificate_file, &next)?;
         self.current.store(Arc::new(next));
         Ok(())
     }
 
     pub(super) fn acceptor(&self) -> TlsAcceptor {
-        TlsAcceptor::from(self.current.load_full())
+        TlsAcceptor::from(Arc::clone(&self.current.load().config))
+    }
+
+    /// When the certificate in force expires; `None` if it does not tell.
+    pub fn expires_at(&self) -> Option<SystemTime> {
+        self.current.load().validity.as_ref()?.expires_at()
     }
 }
 
-/// Checks that the certificate of this `validity` is valid now.
-fn check_validity(file: &Path, validity: Option<Validity>) -> Result<(), TlsError> {
+/// Checks that `certificate` is valid now.
+fn check_validity(file: &Path, certificate: &Certificate) -> Result<(), TlsError> {
+    let validity = certificate.validity.as_ref();
     let why = validity.and_then(|validity| validity.excludes(SystemTime::now()));
     why.map_or(Ok(()), |why| Err(TlsError::NotValid(file.to_owned(), why)))
 }
 
-/// TLS 1.2 and 1.3, as rustls has them by default, and the validity of the certificate.
+/// TLS 1.2 and 1.3, as rustls has them by default.
 fn read(
     certificate_file: &Path,
     key_file: &Path,
     tickets: &Arc<dyn ProducesTickets>,
-) -> Result<(ServerConfig, Option<Validity>), TlsError> {
+) -> Result<Certificate, TlsError> {
     let unreadable = |error| TlsError::Certificate(certificate_file.to_owned(), error);
     let chain = CertificateDer::pem_file_iter(certificate_file)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -135,5 +149,8 @@ fn read(
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.ticketer = Arc::clone(tickets);
-    Ok((config, validity))
+    Ok(Certificate {
+        config: Arc::new(config),
+        validity,
+    })
 }

@@ -39,6 +39,13 @@ impl Validity {
         })
     }
 
+    /// The last second in which the certificate is valid.
+    pub(super) fn expires_at(&self) -> Option<SystemTime> {
+        let [date, clock] = parts(&self.not_after);
+        let at = format!("{}T{}Z", date.join("-"), clock.join(":"));
+        humantime::parse_rfc3339(&at).ok()
+    }
+
     /// Whether it does not include `now`, and why.
     pub(super) fn excludes(&self, now: SystemTime) -> Option<String> {
         let now = humantime::format_rfc3339_seconds(now).to_string();
@@ -86,13 +93,16 @@ fn time(der: &[u8]) -> Option<(String, &[u8])> {
     (time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit())).then_some((time, rest))
 }
 
+/// Year, month and day, and hours, minutes and seconds of `YYYYMMDDHHMMSS`.
+fn parts(time: &str) -> [[&str; 3]; 2] {
+    let part = |(from, to): (usize, usize)| time.get(from..to).unwrap_or_default();
+    [[(0, 4), (4, 6), (6, 8)], [(8, 10), (10, 12), (12, 14)]].map(|places| places.map(part))
+}
+
 /// `YYYYMMDDHHMMSS` with separators.
 fn shown(time: &str) -> String {
-    let part = |from: usize, to: usize| time.get(from..to).unwrap_or_default();
-    let (date, clock) = ([(0, 4), (4, 6), (6, 8)], [(8, 10), (10, 12), (12, 14)]);
-    let date = date.map(|(from, to)| part(from, to)).join("-");
-    let clock = clock.map(|(from, to)| part(from, to)).join(":");
-    format!("{date} {clock} UTC")
+    let [date, clock] = parts(time);
+    format!("{} {} UTC", date.join("-"), clock.join(":"))
 }
 
 #[cfg(test)]
@@ -119,6 +129,8 @@ mod tests {
             assert_eq!(validity.not_after, format!("{until}1231000000"));
         }
         let validity = Validity::of(&certificate(2020, 2030)).unwrap();
+        let expiry = UNIX_EPOCH + Duration::from_secs(1_924_905_600);
+        assert_eq!(validity.expires_at(), Some(expiry));
         // 2024-10-04, 2030-12-31 and 2010-09-09.
         let at = |seconds| validity.excludes(UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(1_728_000_000), None);

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use crate::source::SourceError;
 use crate::source::availability::Availability;
+pub use crate::source::connections::shares::PoolStatus;
 pub(in crate::source) use crate::source::connections::shares::Purpose;
 use crate::source::connections::shares::{Place, Shares};
 use crate::source::session::{
@@ -249,6 +250,11 @@ impl Connections {
     /// From now on it matters that documents can be written, since a resource is writable.
     pub fn require_writes(&self) {
         self.writes.require();
+    }
+
+    /// How many connections each purpose has now.
+    pub fn pools(&self) -> Vec<PoolStatus> {
+        self.shares().pools().to_vec()
     }
 
     fn shares(&self) -> MutexGuard<'_, Shares<IdleConnection>> {

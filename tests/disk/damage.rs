@@ -82,6 +82,7 @@ async fn a_file_where_the_directory_should_be_leaves_the_tier_off() {
         larder.admin("/status").await.json()["disk"]["in_use"],
         false
     );
+    assert!(larder.metric("larder_disk_errors_total").await >= 1.0);
     assert_eq!(disk_hits(&larder, "first").await, 0);
     assert_eq!(
         get(&larder, 1).await.cache_status(),

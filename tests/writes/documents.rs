@@ -239,3 +239,32 @@ async fn composite_keys_and_texts_with_commas() {
     assert_eq!(larder.delete(path).await.status, StatusCode::NO_CONTENT);
     assert_eq!(larder.get(path).await.status, StatusCode::NOT_FOUND);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn written_documents_are_counted_by_operation() {
+    let larder = start().await;
+    let body = dept(1).to_string();
+    // A repeat writes nothing.
+    for _ in 0..2 {
+        let key = [("idempotency-key", "k")];
+        larder.write(Method::POST, "/depts", &key, &body).await;
+    }
+    // Nor does a conflict.
+    larder.post("/depts", &dept(1)).await;
+    larder.put("/depts/2", &dept(2)).await;
+    larder.put("/depts/2", &json!({"name": "other"})).await;
+    larder.patch("/depts/2", &json!({"name": "third"})).await;
+    larder.delete("/depts/2").await;
+    let many = json!([dept(3), dept(4), dept(5)]);
+    larder.post("/depts", &many).await;
+    let lenient = [("prefer", "handling=lenient")];
+    let many = json!([dept(5), dept(6)]).to_string();
+    larder.write(Method::POST, "/depts", &lenient, &many).await;
+    for (operation, count) in [("insert", 6.0), ("update", 2.0), ("delete", 1.0)] {
+        let name = format!("larder_documents_written_total{{operation=\"{operation}\"}}");
+        assert_eq!(larder.metric(&name).await, count, "{operation}");
+    }
+    // The bulk write, which lasts as long as its client sends, is not among them.
+    let durations = "larder_write_duration_seconds_count";
+    assert_eq!(larder.metric(durations).await, 9.0);
+}

@@ -61,6 +61,9 @@ impl Service {
         runtimes: &[Handle],
     ) -> anyhow::Result<Self> {
         let metrics = Arc::new(Metrics::new()?);
+        for resource in &config.resources {
+            metrics.begin_resource(&resource.name.value);
+        }
         let counted = Arc::clone(&metrics);
         let (tls, cors) = (config.has_tls(), &config.cors);
         let auth = Auth::start(&config.auth, &config.resources, tls, cors, counted)
@@ -199,7 +202,7 @@ fn start_source(
     let batches = Arc::clone(metrics);
     // Batches are far below 2^52, so the cast is exact.
     let loader = Loader::start(Arc::clone(&connections), bytes_max, runtimes, move |keys| {
-        batches.source_batch_keys.observe(keys as f64)
+        batches.source.batch_keys.observe(keys as f64)
     });
     if let Some(runtime) = runtimes.first() {
         loader.start_probes(runtime);

@@ -119,7 +119,7 @@ impl PublicService {
         config: PublicConfig,
         auth: Option<Arc<Auth>>,
     ) -> Self {
-        let documents = Documents::new(cache, writes);
+        let documents = Documents::new(cache, writes, Arc::clone(&metrics));
         let state = HttpState::new(
             documents,
             &config.answers,

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use serde::Serialize;
 use tokio::sync::oneshot;
 
 /// What a connection is used for.
@@ -21,6 +22,27 @@ pub(in crate::source) enum Purpose {
 }
 
 const PURPOSES: [Purpose; 3] = [Purpose::Read, Purpose::Write, Purpose::BulkWrite];
+
+impl Purpose {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::BulkWrite => "bulk_write",
+        }
+    }
+}
+
+/// The connections of one purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PoolStatus {
+    /// `read`, `write` or `bulk_write`.
+    pub pool: &'static str,
+    /// Connections that are in use or being opened.
+    pub used: usize,
+    /// Connections that are idle.
+    pub idle: usize,
+}
 
 /// The right to have a connection of one purpose.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,6 +101,19 @@ impl<C> Shares<C> {
     /// The number of connections of all purposes.
     pub(super) fn held(&self) -> usize {
         self.shares.iter().map(|share| share.held).sum()
+    }
+
+    /// The connections of each purpose.
+    pub(super) fn pools(&self) -> [PoolStatus; PURPOSES.len()] {
+        PURPOSES.map(|purpose| {
+            let share = self.share(purpose);
+            let idle = share.idle.len();
+            PoolStatus {
+                pool: purpose.as_str(),
+                used: share.held - idle,
+                idle,
+            }
+        })
     }
 
     /// Takes a place for `purpose`, if there is one.
@@ -248,6 +283,10 @@ mod tests {
         assert_eq!(shares.take(Write), None, "the last one of reads");
         assert_eq!(shares.take(Read), Some(Place::Idle(3)));
         assert_eq!(shares.held(), 4);
+        shares.give_back(BulkWrite, Some(4));
+        let counts = shares.pools().map(|pool| (pool.pool, pool.used, pool.idle));
+        let all = [("read", 1, 0), ("write", 2, 0), ("bulk_write", 0, 1)];
+        assert_eq!(counts, all);
     }
 
     #[test]

@@ -66,6 +66,8 @@ pub struct BulkTransaction<'w> {
     following: watch::Receiver<Option<Arc<Identity>>>,
     /// The transaction's number, once it has one.
     xid: Option<u64>,
+    /// How many documents it has inserted.
+    documents: u64,
 }
 
 impl Writes {
@@ -118,6 +120,7 @@ impl Writes {
             reader,
             following,
             xid: None,
+            documents: 0,
         };
         let target = WriteTarget::of(&bulk.resource)?;
         let pauses = AttemptPauses::until(shared.attempts_end());
@@ -211,6 +214,7 @@ impl BulkTransaction<'_> {
                 self.xid = inserted.xid;
                 let keys = inserted.keys?;
                 self.check(&keys).await?;
+                self.documents += keys.len() as u64;
                 return Ok(keys);
             }
             Err(error) => error,
@@ -230,6 +234,11 @@ impl BulkTransaction<'_> {
         };
         let found = bounded(&mut self.following, self.shared.time_limit(), searching).await;
         Err(found.ok().flatten().unwrap_or(error))
+    }
+
+    /// How many documents it has inserted so far.
+    pub fn documents(&self) -> u64 {
+        self.documents
     }
 
     /// Checks that the stored documents of `keys` can be read.
