@@ -1,5 +1,6 @@
 //! Questions with yes or no for an answer.
 
+pub(crate) mod alerts;
 pub(crate) mod bulk_kills;
 pub(crate) mod differential_writes;
 pub(crate) mod drain;

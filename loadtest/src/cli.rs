@@ -178,6 +178,11 @@ pub(crate) enum CheckCommand {
     /// Installs, attaches of a table below another, changes of keys_per_statement, and uninstalls take turns. Writers
     /// take the tables in every order.
     Installs(InstallsArgs),
+    /// Does each alert of contrib/prometheus fire for its cause, and none before? Has each panel of contrib/grafana data?
+    ///
+    /// Needs Debian's prometheus. The rules get seconds for minutes; each cause is provoked: the feed's connections pass
+    /// nothing, a column is dropped, a table is locked, and so on.
+    Alerts,
     /// How long after a commit is its document no longer served, beside full read load?
     Lag {
         /// For each rate of commits, with the bell and without.

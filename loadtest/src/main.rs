@@ -46,7 +46,7 @@ use crate::bench::triggers::Triggers;
 use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
-    bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
+    alerts, bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
     installs, lag, outage, poolers, races, restarts, schemas, scope, stale,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
@@ -137,6 +137,7 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
         CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
         CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
         CheckCommand::Installs(args) => installs::run(args, larder, seed).await,
+        CheckCommand::Alerts => alerts::run(larder, seed).await,
         CheckCommand::Lag { seconds } => lag::run(*seconds, larder, seed).await,
     }
 }
