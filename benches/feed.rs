@@ -83,6 +83,7 @@ fn cache() -> anyhow::Result<Arc<Cache>> {
     let loader = Loader::start(
         Connections::new(database, 4, timeout),
         1 << 20,
+        Duration::ZERO,
         &[Handle::current()],
         |_| (),
     );

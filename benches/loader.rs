@@ -5,6 +5,7 @@
 //! alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use criterion::{Criterion, Throughput};
@@ -54,6 +55,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         let loader = Loader::start(
             Connections::new(database.clone(), config.source.connections, wait_max),
             usize::MAX,
+            Duration::ZERO,
             &[Handle::current()],
             |_| {},
         );

@@ -109,6 +109,8 @@ pub struct Config {
     pub cors: CorsConfig,
     /// Users, API keys, JWTs and the admin token.
     pub auth: AuthConfig,
+    /// The file that was read; `None` without one.
+    pub file: Option<PathBuf>,
     /// In the order of the file; the demo's if there is no file.
     pub resources: Vec<ResourceDefinition>,
 }
@@ -165,9 +167,12 @@ impl Config {
     /// [`ConfigError`] with all that is wrong.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
         let mut reader = ConfigReader::new();
-        read_file(sources, &mut reader);
+        let file = read_file(sources, &mut reader);
         read_others(sources, &mut reader);
-        let mut config = reader.finish()?;
+        let mut config = Self {
+            file,
+            ..reader.finish()?
+        };
         if let Some(tiers) = sources.tiers {
             config.restrict_tiers(tiers);
         }
@@ -252,6 +257,7 @@ impl Config {
                 statement_timeout: Duration::ZERO,
                 pooler: false,
                 document_bytes_max: 0,
+                log_slow: Duration::ZERO,
             },
             memory: MemoryConfig { bytes_max: 0 },
             disk: DiskConfig {
@@ -286,13 +292,10 @@ impl Config {
                 trusted_proxies: Vec::new(),
                 proxy_protocol: Vec::new(),
             },
-            tls: TlsConfig {
-                certificate_file: None,
-                key_file: None,
-                hsts: None,
-            },
+            tls: TlsConfig::default(),
             cors: CorsConfig::default(),
             auth: AuthConfig::default(),
+            file: None,
             resources: Vec::new(),
         }
     }
@@ -317,8 +320,8 @@ fn read_others(sources: &Sources, reader: &mut ConfigReader) {
     reader.check_files();
 }
 
-/// Reads the file that is named or found, if any.
-fn read_file(sources: &Sources, reader: &mut ConfigReader) {
+/// Reads the file that is named or found, if any, and returns its path.
+fn read_file(sources: &Sources, reader: &mut ConfigReader) -> Option<PathBuf> {
     let (path, named_by) = sources.path();
     let origin = path.display().to_string();
     let key = if named_by.is_empty() {
@@ -327,7 +330,10 @@ fn read_file(sources: &Sources, reader: &mut ConfigReader) {
         named_by
     };
     match std::fs::read(&path).map(String::from_utf8) {
-        Ok(Ok(text)) => reader.read_file(&origin, &text),
+        Ok(Ok(text)) => {
+            reader.read_file(&origin, &text);
+            return Some(path);
+        }
         Ok(Err(error)) => {
             let whole = &error.as_bytes()[..error.utf8_error().valid_up_to()];
             let line = whole.iter().filter(|&&byte| byte == b'\n').count() + 1;
@@ -339,6 +345,7 @@ fn read_file(sources: &Sources, reader: &mut ConfigReader) {
             reader.unreadable(&origin, 0, key, format!("the file can't be read: {error}"))
         }
     }
+    None
 }
 
 #[cfg(test)]

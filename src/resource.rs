@@ -9,6 +9,7 @@
 pub mod body;
 mod calendar;
 pub mod catalogue;
+pub(crate) mod changes;
 pub mod condition;
 mod date_time;
 pub mod definition;
@@ -321,6 +322,8 @@ pub struct Field {
     pub rendering: Rendering,
     /// The values that it can have.
     pub value: ValueType,
+    /// The column's type as `format_type` writes it.
+    pub type_text: String,
     /// It may be null.
     pub nullable: bool,
 }

@@ -34,6 +34,8 @@ pub struct SourceConfig {
     pub pooler: bool,
     /// A longer document is an error.
     pub document_bytes_max: u64,
+    /// Loads that take as long are logged; zero: none is.
+    pub log_slow: Duration,
 }
 
 /// Why a statement failed, or why there is no connection to run it on.

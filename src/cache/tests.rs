@@ -33,7 +33,13 @@ fn loader() -> Loader {
     let timeout = Duration::from_secs(1);
     let database = Database::new("postgres://nobody@127.0.0.1:1/none", false, timeout).unwrap();
     let connections = Connections::new(database, 4, timeout);
-    Loader::start(connections, 1 << 20, &[Handle::current()], |_| ())
+    Loader::start(
+        connections,
+        1 << 20,
+        Duration::ZERO,
+        &[Handle::current()],
+        |_| (),
+    )
 }
 
 /// A cache whose tiers are fresh and whose resource is trusted but has no definition: what no tier has is an error.

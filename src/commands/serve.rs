@@ -6,10 +6,12 @@ mod workers;
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context, anyhow};
+use futures_util::future;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal as NixSignal;
 use sqlx::Connection;
@@ -34,12 +36,16 @@ use crate::metrics::Metrics;
 use crate::server::tls::Tls;
 use crate::server::{ClientCounts, ServerConfig};
 use crate::source::session::Database;
+use crate::source::session::url::ConnectionUrl;
 use crate::state::StateLock;
 use crate::telemetry::LogLevel;
 
 /// The demo's size on the first start.
 const DEMO_DEPTS: u32 = 1_000;
 const DEMO_EMPS_PER_DEPT: u32 = 10;
+
+/// The most names of resources in the first line of the log.
+const LOGGED_NAMES_MAX: usize = 20;
 
 /// How long the first lines on stdout wait for the first pass.
 const BANNER_WAIT: Duration = Duration::from_secs(5);
@@ -91,6 +97,12 @@ async fn run_on(
         public.local_addr()?,
         private.local_addr()?,
     );
+    log_start(
+        config,
+        database,
+        public.local_addr()?,
+        private.local_addr()?,
+    );
     let workers = Workers::start(config.workers).context("starting the workers")?;
     let runtimes = workers.runtimes();
     let mut service = Service::start(config, database.url(), node, runtimes)?;
@@ -124,7 +136,7 @@ async fn run_on(
         request_stop(&stop);
     }
     tokio::select! {
-        () = warn_once_checked(config, database.url(), first) => {}
+        () = log_progress(config, database.url(), first, &service) => {}
         () = stopping() => {}
     }
     tracing::info!("stopping: requests are finished, and the disk tier is written");
@@ -148,15 +160,37 @@ async fn run_on(
     drained
 }
 
-/// Warns of what a check finds, once the configuration has been checked. Never ends.
-async fn warn_once_checked(
+/// Logs what this larder is and reaches, without passwords.
+fn log_start(config: &Config, database: &CommandDatabase, listen: SocketAddr, admin: SocketAddr) {
+    let names = config.resources.iter().take(LOGGED_NAMES_MAX);
+    let names: Vec<&str> = names.map(|resource| resource.name.value.as_str()).collect();
+    let target = ConnectionUrl::parse(database.url()).map(|url| url.target());
+    tracing::info!(
+        version = env!("CARGO_PKG_VERSION"),
+        file = ?config.file.as_deref().unwrap_or(Path::new("")),
+        database = target.unwrap_or_default(),
+        private = database.is_private(),
+        listen = %listen,
+        admin = %admin,
+        resources = config.resources.len(),
+        names = ?names,
+        "starting"
+    );
+}
+
+/// Logs once that larder is ready, and warns of what a check finds once the configuration has been checked. Never ends.
+async fn log_progress(
     config: &Config,
     url: &str,
     mut first: watch::Receiver<Option<FirstOutcome>>,
+    service: &Service,
 ) {
-    if first.wait_for(Option::is_some).await.is_ok() {
-        check::warn(config, url).await;
-    }
+    let warning = async {
+        if first.wait_for(Option::is_some).await.is_ok() {
+            check::warn(config, url).await;
+        }
+    };
+    future::join(service.log_ready(), warning).await;
     std::future::pending().await
 }
 

@@ -119,7 +119,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 71] = [
+pub(super) const SETTINGS: [Setting; 72] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -150,6 +150,10 @@ pub(super) const SETTINGS: [Setting; 71] = [
         Slot::File(&mut c.access_log.file)
     })
     .help("The file that the lines are appended to; SIGHUP opens it again. Absent: stderr."),
+    default("log_slow", "250ms", |c| {
+        Slot::Duration(&mut c.source.log_slow, Duration::ZERO..=HOUR)
+    })
+    .help("Reads of documents from PostgreSQL that take as long are logged, ten lines a minute; 0s: none."),
     default("state_dir", ".larder", |c| Slot::Path(&mut c.state_dir))
         .help("Directory of the private PostgreSQL and the disk tier."),
     default("install", "auto", |c| Slot::Install(&mut c.install)).help(

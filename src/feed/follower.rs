@@ -94,6 +94,8 @@ pub(super) struct Feed<F> {
     /// The offer of the disk tier to resume was accepted or refused.
     is_offer_handled: bool,
     last_pass_began: Boottime,
+    /// The last definition of each resource, also of one that no longer fits: what the next one differs in is logged.
+    last_definitions: HashMap<ResourceId, Arc<Resource>>,
     /// What was logged of resources that do not fit the database, so that it is logged once.
     unfit: HashMap<ResourceId, String>,
     /// Pauses before resources that do not fit, and tables without triggers, are checked again; with the longest pause.
@@ -157,6 +159,7 @@ impl<F: FnMut(Event)> Feed<F> {
             reduced: None,
             is_offer_handled: false,
             last_pass_began: Boottime::NEVER,
+            last_definitions: HashMap::new(),
             unfit: HashMap::new(),
             recheck_pauses: None,
             has_followed: false,

@@ -68,13 +68,18 @@ pub fn router(admin: Admin) -> Router {
         .with_state(admin)
 }
 
+impl Admin {
+    /// Why `/readyz` is 503; `None` if larder is ready.
+    pub fn unready_reason(&self) -> Option<String> {
+        let disk_awaited = !self.cache.disk_in_use() && self.started_at.elapsed() < DISK_WAIT;
+        self.cache
+            .unready_reason()
+            .or_else(|| disk_awaited.then(|| "the disk tier is opening".to_owned()))
+    }
+}
+
 async fn readyz(State(admin): State<Admin>) -> Response {
-    let disk_awaited = !admin.cache.disk_in_use() && admin.started_at.elapsed() < DISK_WAIT;
-    let reason = admin
-        .cache
-        .unready_reason()
-        .or_else(|| disk_awaited.then(|| "the disk tier is opening".to_owned()));
-    match reason {
+    match admin.unready_reason() {
         None => {
             let others = admin.cache.unfit().into_iter();
             let others = others.map(|reason| format!(", but {reason}"));

@@ -221,6 +221,7 @@ mod tests {
             rendering: Rendering::Json,
             nullable: true,
             value: ValueType::Boolean,
+            type_text: "boolean".to_owned(),
         };
         Row {
             table: TableName {

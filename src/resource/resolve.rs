@@ -344,6 +344,7 @@ impl<'a> Resolver<'a> {
             name: name.to_owned(),
             rendering: rendering(column),
             value: column.value.clone(),
+            type_text: column.type_text.clone(),
             nullable: !column.not_null,
         };
         let Some(written) = &definition.fields else {

@@ -16,7 +16,7 @@ use tokio_rustls::rustls::{Error as RustlsError, ServerConfig};
 use crate::server::validity::Validity;
 
 /// Section `[tls]`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct TlsConfig {
     /// PEM: the certificate, then the intermediate certificates. Without it there is no TLS.
     pub certificate_file: Option<PathBuf>,

@@ -16,6 +16,7 @@ mod finds;
 mod limits;
 mod pages;
 mod queue;
+mod slow;
 mod statement;
 
 use std::pin::pin;
@@ -37,6 +38,7 @@ use crate::source::connections::{Connections, Purpose};
 use crate::source::loader::connection::TIMEOUT_MARGIN;
 use crate::source::loader::limits::ReadLimits;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
+use crate::source::loader::slow::LoadLog;
 use crate::source::loader::statement::{DocumentsStatement, KeyEncodingCheck};
 pub(in crate::source) use crate::source::loader::statement::{Returned, read_documents};
 pub(crate) use crate::source::loader::statement::{bind_keys, documents_query};
@@ -154,6 +156,7 @@ struct Shared {
     finds: ReadLimits,
     connections: Arc<Connections>,
     document_bytes_max: usize,
+    log: LoadLog,
     /// The database that the feed follows; `None` while it follows none. Each time that the feed finds it, it is
     /// another `Arc`: connections that were opened before are not used any more.
     followed: watch::Sender<Option<Arc<Identity>>>,
@@ -232,10 +235,11 @@ pub struct Loader {
 
 impl Loader {
     /// Starts workers on `runtimes` in turn. They connect when the first key waits. A document longer than
-    /// `document_bytes_max` is an error.
+    /// `document_bytes_max` is an error. Loads that take `log_slow` are logged; zero: none is.
     pub fn start(
         connections: Arc<Connections>,
         document_bytes_max: usize,
+        log_slow: Duration,
         runtimes: &[Handle],
         on_batch: impl Fn(usize) + Send + Sync + 'static,
     ) -> Self {
@@ -248,6 +252,7 @@ impl Loader {
             finds: ReadLimits::new(connections.finds_max(), WAITING_FINDS_MAX),
             connections,
             document_bytes_max,
+            log: LoadLog::new(log_slow),
             followed: watch::channel(None).0,
             on_batch: Box::new(on_batch),
         });
@@ -437,6 +442,7 @@ impl Worker {
         let statement = DocumentsStatement::new(shared, &batch.loads, limit);
         let outcome = shared.run_with_retry(&statement).await;
         let (outcome, keep) = self.retry_unchecked(&batch.loads, limit, outcome).await;
+        self.log(&batch.loads, &outcome);
         match outcome {
             Err(error) if error.is_lock_timeout() => self.put_back(batch),
             Ok(found) => {
@@ -473,11 +479,20 @@ impl Worker {
         }
     }
 
+    /// Logs the end of the statement for `loads`, unless they wait again for a lock.
+    fn log(&self, loads: &[Load], outcome: &Result<Vec<Loaded>, SourceError>) {
+        let error = outcome.as_ref().err();
+        if !error.is_some_and(SourceError::is_lock_timeout) {
+            self.shared.log.note(loads, error);
+        }
+    }
+
     /// Lets keys of a locked table wait again, unless they have waited too long.
     fn put_back(&self, batch: Batch) {
         let wait_max = self.shared.database().statement_timeout();
         let over = self.shared.queue().put_back(batch, wait_max);
         self.shared.pause_begun.notify_one();
+        self.shared.log.note(&over, Some(&SourceError::Timeout));
         for load in over {
             (load.done)(Err(SourceError::Timeout), Keep::No);
         }
@@ -580,6 +595,7 @@ impl Worker {
             }
             outcome => outcome.map_err(|error| of_single_key(error, 1, time_limit)),
         };
+        self.log(loads, &outcome);
         (outcome, keep)
     }
 

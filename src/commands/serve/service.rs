@@ -1,6 +1,7 @@
 //! What a running larder consists of, without its sockets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
@@ -33,6 +34,9 @@ use crate::telemetry::LogLevel;
 const MARKS_FILE: &str = "marks";
 /// File in the state directory: the tables that had their triggers.
 const TABLES_FILE: &str = "tables";
+
+/// How often larder looks whether it is ready, until it is.
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A running larder without its sockets.
 pub struct Service {
@@ -161,14 +165,33 @@ impl Service {
 
     /// The admin address's router.
     pub fn admin_router(&self, log_level: Option<LogLevel>) -> Router {
-        admin::router(Admin {
+        admin::router(self.admin(log_level))
+    }
+
+    /// Logs, once, that larder is ready.
+    pub(super) async fn log_ready(&self) {
+        let admin = self.admin(None);
+        while admin.unready_reason().is_some() {
+            tokio::time::sleep(READY_POLL_INTERVAL).await;
+        }
+        let unfit = admin.cache.unfit().len();
+        tracing::info!(
+            after = ?self.started_at.elapsed(),
+            resources = admin.cache.names().count() - unfit,
+            unfit,
+            "ready"
+        );
+    }
+
+    fn admin(&self, log_level: Option<LogLevel>) -> Admin {
+        Admin {
             cache: Arc::clone(&self.cache),
             metrics: Arc::clone(&self.metrics),
             log_level,
             started_at: self.started_at,
             token: self.admin_token.clone(),
             hosts: self.admin_hosts.clone(),
-        })
+        }
     }
 
     /// Filled once the configuration was checked against the database.
@@ -199,9 +222,11 @@ fn start_source(
 ) -> (Loader, Writes) {
     let connections = Connections::new(database, config.source.connections, config.request_timeout);
     let bytes_max = usize::try_from(config.source.document_bytes_max).unwrap_or(usize::MAX);
+    let log_slow = config.source.log_slow;
     let batches = Arc::clone(metrics);
     // Batches are far below 2^52, so the cast is exact.
-    let loader = Loader::start(Arc::clone(&connections), bytes_max, runtimes, move |keys| {
+    let read = Arc::clone(&connections);
+    let loader = Loader::start(read, bytes_max, log_slow, runtimes, move |keys| {
         batches.source.batch_keys.observe(keys as f64)
     });
     if let Some(runtime) = runtimes.first() {

@@ -16,6 +16,7 @@ use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
 };
 use crate::feed::node::Needs;
+use crate::resource::changes::DefinitionChanges;
 use crate::resource::definition::ResourceDefinition;
 use crate::resource::{Resource, ResourceId};
 use crate::source::session::Identity;
@@ -195,6 +196,27 @@ impl<F: FnMut(Event)> Feed<F> {
         }
     }
 
+    /// Logs what a definition differs in from the last one of the resource.
+    fn log_changes(&mut self, id: ResourceId, definition: &Arc<Resource>) {
+        let last = self.last_definitions.insert(id, Arc::clone(definition));
+        let changes = last.map(|last| DefinitionChanges::between(&last, definition));
+        let Some(changes) = changes.filter(|changes| !changes.is_empty()) else {
+            return;
+        };
+        let DefinitionChanges {
+            gained,
+            lost,
+            changed,
+        } = changes;
+        tracing::warn!(
+            resource = definition.name,
+            ?gained,
+            ?lost,
+            ?changed,
+            "a table was altered, and with it the documents of a resource"
+        );
+    }
+
     /// Tells the cache of each resource how it fits the database, or that it does not. A resource with a known
     /// fingerprint is left out if nothing else may have changed (`is_unchanged`). One that no longer fits but
     /// `may_fit_soon` keeps its definition, by which PostgreSQL is asked.
@@ -215,6 +237,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 (Ok(definition), Some((_, fingerprint))) => {
                     self.unfit.remove(&id);
                     self.defined.insert(id);
+                    self.log_changes(id, definition);
                     (self.on_event)(Event::Defined {
                         resource: id,
                         definition: Arc::clone(definition),

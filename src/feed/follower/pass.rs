@@ -15,7 +15,7 @@ use crate::feed::follower::{
     DefinitionSigns, Feed, PASS_TIMEOUT, PassContext, ReducedQuery, StopReason, with_timeout,
 };
 use crate::feed::position::Position;
-use crate::feed::{Event, Pass, PassCause};
+use crate::feed::{Change, Event, Pass, PassCause};
 use crate::resource::ResourceId;
 use crate::source::SourceError;
 
@@ -62,6 +62,16 @@ impl<F: FnMut(Event)> Feed<F> {
         self.last_pass_began = began_at;
         self.last_pass_found = found > 0;
         self.position = Some(read.position.clone());
+        if found > 0 {
+            tracing::debug!(
+                documents = found,
+                resources = ?self.changed_names(&read.changes),
+                cause = cause.as_str(),
+                took = ?Boottime::now().since(began_at),
+                position = %read.position,
+                "pass with changes"
+            );
+        }
         let erased = self.setup.config.answers.then(|| read.changes.clone());
         (self.on_event)(Event::Passed(Pass {
             changes: read.changes,
@@ -82,6 +92,15 @@ impl<F: FnMut(Event)> Feed<F> {
             }
         }
         Ok(found)
+    }
+
+    /// The names of the resources of `changes`.
+    fn changed_names(&self, changes: &[Change]) -> BTreeSet<&str> {
+        let definition = |change: &Change| self.setup.definitions.get(change.resource.index());
+        let changed = changes.iter().filter_map(definition);
+        changed
+            .map(|definition| definition.name.value.as_str())
+            .collect()
     }
 
     /// Reads what is new since `from`, and makes sure that all of it was logged: the rows first, then the signs of

@@ -137,6 +137,19 @@ impl ConnectionUrl {
         &self.user
     }
 
+    /// Where it leads, without credentials: `user@host:port,host:port/database`.
+    pub fn target(&self) -> String {
+        let address = |options: &PgConnectOptions| match options.get_socket() {
+            Some(socket) => socket.display().to_string(),
+            None => format!("{}:{}", options.get_host(), options.get_port()),
+        };
+        let hosts: Vec<String> = self.hosts.iter().map(address).collect();
+        let first = self.hosts.first();
+        let database = first.and_then(PgConnectOptions::get_database);
+        let database = database.unwrap_or(&self.user);
+        format!("{}@{}/{database}", self.user, hosts.join(","))
+    }
+
     fn of_parameters(parameters: &Parameters) -> Result<Self, UrlError> {
         let text = |name: &str| parameters.get(name).map(String::as_str);
         let mut options = PgConnectOptions::new_without_pgpass();
