@@ -47,6 +47,16 @@ pub enum SourceError {
     /// PostgreSQL cannot be reached, or it closed the connection.
     #[error("PostgreSQL cannot be reached: {0}")]
     Unavailable(String),
+    /// PostgreSQL does not let larder in: by the credentials, the role, the database or `pg_hba.conf`.
+    #[error("PostgreSQL refuses the connection (SQLSTATE {code}): {message}; {remedy}")]
+    Login {
+        /// SQLSTATE.
+        code: String,
+        /// PostgreSQL's message.
+        message: String,
+        /// What to do.
+        remedy: &'static str,
+    },
     /// PostgreSQL, the database or the role has as many connections as it may have.
     #[error("too many connections (SQLSTATE 53300): {0}")]
     TooManyConnections(String),
@@ -123,9 +133,13 @@ impl SourceError {
         Self::Unavailable("it does not respond".into())
     }
 
-    /// Whether the same statement may succeed later: the connection was lost, or another transaction held a lock.
+    /// Whether the same statement may succeed later: there is no connection, or another transaction held a lock.
     pub(crate) fn is_transient(&self) -> bool {
-        matches!(self, Self::Unavailable(_) | Self::TooManyConnections(_)) || self.is_lock_timeout()
+        let no_connection = matches!(
+            self,
+            Self::Unavailable(_) | Self::Login { .. } | Self::TooManyConnections(_)
+        );
+        no_connection || self.is_lock_timeout()
     }
 
     /// Whether the statement waited for a lock for as long as `lock_timeout` allows.
@@ -143,6 +157,11 @@ impl SourceError {
         }
     }
 
+    /// Whether PostgreSQL refused the statement since larder's role lacks a privilege.
+    pub(crate) fn is_privilege_error(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == INSUFFICIENT_PRIVILEGE)
+    }
+
     /// Whether other transactions prevented the statement, by a deadlock or a conflict between serializable transactions.
     pub(crate) fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if CONFLICTS.contains(&code.as_str()))
@@ -153,6 +172,7 @@ impl SourceError {
         matches!(
             self,
             Self::Unavailable(_)
+                | Self::Login { .. }
                 | Self::TooManyConnections(_)
                 | Self::OtherDatabase
                 | Self::Privilege(_)

@@ -3,6 +3,7 @@
 mod installing;
 mod logs;
 mod private_postgres;
+mod refusals;
 mod serving;
 
 use std::fs;

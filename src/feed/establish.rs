@@ -23,6 +23,7 @@ use crate::feed::install::{self, PendingTriggers};
 use crate::feed::messages::await_invalidation_messages;
 use crate::feed::position::Position;
 use crate::feed::restore::{DatabaseState, InstallDelay, RestoreDetector};
+use crate::feed::rights::{Right, rights, with_grants};
 use crate::feed::schema::{self, Part};
 use crate::feed::triggers::{Logger, MissingTriggers};
 use crate::resource::ResourceId;
@@ -121,12 +122,22 @@ pub(super) async fn establish(
         restore,
         tables: inspection::table_names(definitions),
         hashes: definitions.iter().map(ResourceDefinition::hash).collect(),
+        rights: rights(&[], config.answers),
         served: Vec::new(),
         pending: None,
     };
     for _ in 0..ATTEMPTS_MAX {
-        if let Some(outcome) = establishing.attempt(connection).await? {
-            return Ok(outcome);
+        match establishing.attempt(connection).await {
+            Ok(Some(outcome)) => return Ok(outcome),
+            Ok(None) => {}
+            Err(EstablishError::Source(error)) => {
+                let (rights, otherwise) =
+                    (establishing.rights, "`larder check` names what is missing");
+                return Err(with_grants(connection, error, rights, otherwise)
+                    .await
+                    .into());
+            }
+            Err(error) => return Err(error),
         }
     }
     Err(EstablishError::NotInstalled)
@@ -142,6 +153,8 @@ struct Establishing<'e> {
     tables: Vec<String>,
     /// Of the definitions, in their order.
     hashes: Vec<String>,
+    /// What larder's role needs, as far as that is known.
+    rights: Vec<Right>,
     /// Hashes of definitions that have fitted this database before. They are kept here, since an attempt that creates
     /// schema larder again empties their table.
     served: Vec<String>,
@@ -157,6 +170,7 @@ impl Establishing<'_> {
     ) -> Result<Option<EstablishOutcome>, EstablishError> {
         let (mut snapshot, position) = begin_snapshot(connection).await?;
         let inspection = Inspection::read(&mut snapshot, self.definitions, self.config).await?;
+        self.rights = rights(&inspection.fitting(), self.config.answers);
         if self.options.new_must_fit {
             let served = schema::served(&mut snapshot, &self.hashes).await?;
             self.served.extend(served);

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::feed::ddl::{self, ALL_LOCKS, DdlError};
 use crate::feed::logger_retention::need_sql;
 use crate::feed::restore::InstallDelay;
+use crate::feed::rights::{owner_remedy, with_grants};
 use crate::feed::schema::{self, Part, TABLES};
 use crate::feed::triggers::{MissingTriggers, TableTriggers};
 use crate::resource::catalogue::TableName;
@@ -95,6 +96,12 @@ pub(super) async fn create_functions_and_triggers(
                 pending.extend(tables.map(|table| PendingTriggers::waiting(table, reason.clone())));
                 return Ok(pending);
             }
+            Err(DdlError::Source(error)) => {
+                let otherwise = "run `larder install` as the owner of schema larder";
+                return Err(with_grants(connection, error, Vec::new(), otherwise)
+                    .await
+                    .into());
+            }
             outcome => outcome?,
         }
     }
@@ -136,7 +143,14 @@ async fn create_triggers(
                 Ok(()) => continue,
                 Err(DdlError::Locked(holders)) => (format!("waiting for {holders}"), true),
                 Err(DdlError::Source(error @ SourceError::Unavailable(_))) => return Err(error),
-                Err(DdlError::Source(error)) => (error.to_string(), false),
+                Err(DdlError::Source(error)) => {
+                    let mut reason = error.to_string();
+                    if error.is_privilege_error() {
+                        let remedy = owner_remedy(connection, &table).await?;
+                        reason.push_str(&format!("; {remedy}"));
+                    }
+                    (reason, false)
+                }
             }
         };
         pending.push(PendingTriggers {

@@ -27,9 +27,19 @@ impl Right {
     }
 }
 
+/// The most statements that a message has.
+const GRANTS_MAX: usize = 3;
+
 /// What a role needs to serve `resources`.
 pub(super) fn rights(resources: &[&Resource], answers: bool) -> Vec<Right> {
     let mut rights = schema_rights(answers);
+    rights.extend(table_rights(resources));
+    rights
+}
+
+/// What a role needs of the tables of `resources`.
+pub(super) fn table_rights(resources: &[&Resource]) -> Vec<Right> {
+    let mut rights = Vec::new();
     let tables: Vec<&TableName> = resources
         .iter()
         .flat_map(|resource| resource.tables())
@@ -45,6 +55,79 @@ pub(super) fn rights(resources: &[&Resource], answers: bool) -> Vec<Right> {
         }
     }
     distinct
+}
+
+/// `error`, and if PostgreSQL refused a statement since a privilege is missing, the statements that grant what larder's role
+/// lacks of `rights`. If it lacks none of these, `otherwise` says what to do.
+pub(super) async fn with_grants(
+    connection: &mut PgConnection,
+    error: SourceError,
+    rights: Vec<Right>,
+    otherwise: &str,
+) -> SourceError {
+    if !error.is_privilege_error() {
+        return error;
+    }
+    let SourceError::Refused { code, message } = error else {
+        return error;
+    };
+    let remedy = match grants(connection, rights).await {
+        // What PostgreSQL said before matters more.
+        Err(_) => String::new(),
+        Ok(grants) if grants.is_empty() => format!("; {otherwise}"),
+        Ok(grants) => format!("; {grants}"),
+    };
+    SourceError::Refused {
+        code,
+        message: message + &remedy,
+    }
+}
+
+/// What to run so that the current role gets those of `rights` that it lacks; empty if it has them.
+async fn grants(connection: &mut PgConnection, rights: Vec<Right>) -> Result<String, SourceError> {
+    let (role, database, may_create): (String, String, bool) = sqlx::query_as(
+        "select current_user::text, current_database()::text, to_regnamespace('larder') is not null \
+           or has_database_privilege(current_database(), 'create')",
+    )
+    .fetch_one(&mut *connection)
+    .await?;
+    if !may_create {
+        return Ok(format!(
+            "schema larder is missing, and larder's role may not create it; run: grant create on database {} to {}; \
+             or run `larder install` as a role that may",
+            identifier(&database),
+            identifier(&role)
+        ));
+    }
+    let lacking = lacking(connection, rights).await?;
+    let shown = lacking.iter().take(GRANTS_MAX);
+    let shown: Vec<String> = shown.map(|right| right.sql(&role)).collect();
+    Ok(match lacking.len() {
+        0 => String::new(),
+        count if count > GRANTS_MAX => format!(
+            "run: {} and {} more, which `larder check` and `larder install --print` show",
+            shown.join(" "),
+            count - GRANTS_MAX
+        ),
+        _ => format!("run: {}", shown.join(" ")),
+    })
+}
+
+/// What to do where only the owner of `table` may do something.
+pub(super) async fn owner_remedy(
+    connection: &mut PgConnection,
+    table: &TableName,
+) -> Result<String, SourceError> {
+    let (owner, role): (String, String) = sqlx::query_as(
+        "select pg_get_userbyid(relowner)::text, current_user::text from pg_class where oid::int8 = $1",
+    )
+    .bind(i64::from(table.oid))
+    .fetch_one(connection)
+    .await?;
+    let (owner, role) = (identifier(&owner), identifier(&role));
+    Ok(format!(
+        "only the owner of a table may add triggers; run `larder install` as {owner}, or: grant {owner} to {role};"
+    ))
 }
 
 /// Those of `rights` that the current role lacks.

@@ -609,6 +609,7 @@ impl Problem {
             SourceError::Standby => Self::STANDBY,
             SourceError::Url(_)
             | SourceError::Unavailable(_)
+            | SourceError::Login { .. }
             | SourceError::TooManyConnections(_)
             | SourceError::OtherDatabase
             | SourceError::Privilege(_)

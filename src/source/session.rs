@@ -1,6 +1,7 @@
 //! Connections to PostgreSQL: how larder opens them, which settings they have, and which database they reach.
 
 mod identity;
+mod login;
 mod password_file;
 mod settings;
 pub mod url;
@@ -182,8 +183,8 @@ impl Database {
     /// Opens a connection that reads documents. Waits at most 800 ms for each of three steps, longer on a busy thread.
     ///
     /// # Errors
-    /// [`SourceError::Unavailable`] if PostgreSQL cannot be reached or refuses the connection; [`SourceError::Pooler`] and
-    /// [`SourceError::Setting`] if the connection does not have the settings that larder requested.
+    /// [`SourceError::Unavailable`] if PostgreSQL cannot be reached, [`SourceError::Login`] if it does not let larder in;
+    /// [`SourceError::Pooler`] and [`SourceError::Setting`] if the connection does not have the settings that larder requested.
     pub async fn connect(&self) -> Result<Session, SourceError> {
         let settings = Settings::for_reads(self.statement_timeout);
         self.open(&settings, StepTimeout::Short).await
@@ -265,9 +266,9 @@ impl Database {
     ///
     /// # Errors
     /// Why no host of the URL could be connected to.
-    pub async fn connect_plain(&self) -> sqlx::Result<PgConnection> {
-        self.connect_to_first(|options| options, StepTimeout::Unbounded)
-            .await
+    pub async fn connect_plain(&self) -> Result<PgConnection, SourceError> {
+        let connecting = self.connect_to_first(|options| options, StepTimeout::Unbounded);
+        connecting.await.map_err(|error| unavailable(&error))
     }
 
     /// Connects to the first host of the URL that accepts the connection, as libpq does: a host that refuses the
@@ -430,13 +431,14 @@ impl StepTimeout {
     }
 }
 
-/// While a connection is being opened, every error means that PostgreSQL cannot be reached, or has too many connections.
+/// While a connection is being opened, every error means that PostgreSQL cannot be reached, does not let larder in, or has
+/// too many connections.
 fn unavailable(error: &sqlx::Error) -> SourceError {
     match error.as_database_error() {
         Some(refusal) if has_code(error, TOO_MANY_CONNECTIONS) => {
             SourceError::TooManyConnections(refusal.message().to_owned())
         }
-        _ => SourceError::Unavailable(error.to_string()),
+        _ => login::refusal(error).unwrap_or_else(|| SourceError::Unavailable(error.to_string())),
     }
 }
 

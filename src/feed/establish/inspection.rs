@@ -8,6 +8,7 @@ use tokio::time::Instant;
 
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, WatchedTables};
+use crate::feed::rights::{table_rights, with_grants};
 use crate::feed::schema::{self, Part};
 use crate::feed::triggers::{self, Logger, MissingTriggers, loggers, read_installed};
 use crate::resource::Resource;
@@ -222,11 +223,17 @@ pub(super) async fn plan_documents(
             // Another transaction alters a table. If a privilege is missing, requests will be refused.
             Err(error) if error.is_lock_timeout() => Ok(fitting),
             Err(error) if error.is_transient() => return Err(error),
-            Err(SourceError::Refused { code, message }) => Err(vec![Mistake {
-                place: fitting.place.clone(),
-                message: format!("PostgreSQL refuses its documents with {code}: {message}"),
-            }]),
-            Err(error) => return Err(error),
+            Err(error) => {
+                let otherwise = "a column is not readable: grant select on all that `fields` name";
+                let rights = table_rights(&[fitting.as_ref()]);
+                match with_grants(connection, error, rights, otherwise).await {
+                    SourceError::Refused { code, message } => Err(vec![Mistake {
+                        place: fitting.place.clone(),
+                        message: format!("PostgreSQL refuses its documents with {code}: {message}"),
+                    }]),
+                    error => return Err(error),
+                }
+            }
         });
     }
     Ok(planned)

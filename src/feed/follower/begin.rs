@@ -16,11 +16,12 @@ use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
 };
 use crate::feed::node::Needs;
+use crate::feed::rights::{rights, with_grants};
 use crate::resource::changes::DefinitionChanges;
 use crate::resource::definition::ResourceDefinition;
 use crate::resource::{Resource, ResourceId};
+use crate::source::SourceError;
 use crate::source::session::Identity;
-use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
 
 impl<F: FnMut(Event)> Feed<F> {
     /// Establishes the database. Passes can run on `connection` then, and loads may begin.
@@ -83,9 +84,12 @@ impl<F: FnMut(Event)> Feed<F> {
             .compare(connection, self.setup.node, &established.position);
         match with_timeout(PASS_TIMEOUT, comparing).await {
             Ok(()) => {}
-            Err(SourceError::Refused { code, message }) if code == INSUFFICIENT_PRIVILEGE => {
+            Err(error @ SourceError::Refused { .. }) if error.is_privilege_error() => {
+                let rights = rights(&[], self.setup.config.answers);
+                let otherwise = "`larder check` names what is missing";
+                let error = with_grants(connection, error, rights, otherwise).await;
                 tracing::warn!(
-                    "larder.node can't be written, so the tiers start empty with each connection: {message}"
+                    "larder.node can't be written, so the tiers start empty with each connection: {error}"
                 );
                 self.history.renew();
             }

@@ -137,7 +137,10 @@ pub(in crate::source) async fn verify_identity(
         let read = read_identity(connection).await;
         read.map_err(|error| match error {
             SourceError::Refused { code, message } if code == INSUFFICIENT_PRIVILEGE => {
-                SourceError::Privilege(message)
+                SourceError::Privilege(format!(
+                    "{message}; run: grant usage on schema larder and grant select on all tables in schema larder, \
+                     to the role of database.url"
+                ))
             }
             error => error,
         })?
