@@ -1,5 +1,6 @@
 //! The built binary as a user runs it: exit codes, messages, installing, serving.
 
+mod banner;
 mod installing;
 mod logs;
 mod private_postgres;

@@ -1,5 +1,6 @@
 //! `larder serve`: starts all parts of larder, and stops them in order.
 
+mod banner;
 mod secret_files;
 mod service;
 mod workers;
@@ -26,6 +27,7 @@ use uuid::Uuid;
 use crate::commands::check;
 use crate::commands::database::CommandDatabase;
 use crate::commands::seed::seed;
+use crate::commands::serve::banner::{Banner, Proposal};
 pub use crate::commands::serve::service::Service;
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
@@ -49,6 +51,9 @@ const LOGGED_NAMES_MAX: usize = 20;
 
 /// How long the first lines on stdout wait for the first pass.
 const BANNER_WAIT: Duration = Duration::from_secs(5);
+
+/// How long they wait for keys of documents then.
+const KEYS_WAIT: Duration = Duration::from_secs(1);
 
 /// Time between two warnings that a file has reached the limit of its size.
 const FILE_SIZE_WARNING_PAUSE: Duration = Duration::from_secs(60);
@@ -91,18 +96,13 @@ async fn run_on(
     }
     let public = bind(config.listen, "listen").await?;
     let private = bind(config.admin, "admin").await?;
-    let banner = banner(
+    let banner = Banner {
         config,
-        database,
-        public.local_addr()?,
-        private.local_addr()?,
-    );
-    log_start(
-        config,
-        database,
-        public.local_addr()?,
-        private.local_addr()?,
-    );
+        listen: public.local_addr()?,
+        admin: private.local_addr()?,
+        private: database.is_private().then(|| database.url()),
+    };
+    log_start(&banner, database);
     let workers = Workers::start(config.workers).context("starting the workers")?;
     let runtimes = workers.runtimes();
     let mut service = Service::start(config, database.url(), node, runtimes)?;
@@ -129,7 +129,7 @@ async fn run_on(
     let admin = tokio::spawn(admin);
     let mut first = service.first_outcome();
     let checked = tokio::select! {
-        outcome = announce(&mut first, &banner) => outcome,
+        outcome = announce(&mut first, &banner, &service) => outcome,
         () = stopping() => Ok(()),
     };
     if checked.is_err() {
@@ -161,7 +161,8 @@ async fn run_on(
 }
 
 /// Logs what this larder is and reaches, without passwords.
-fn log_start(config: &Config, database: &CommandDatabase, listen: SocketAddr, admin: SocketAddr) {
+fn log_start(banner: &Banner<'_>, database: &CommandDatabase) {
+    let config = banner.config;
     let names = config.resources.iter().take(LOGGED_NAMES_MAX);
     let names: Vec<&str> = names.map(|resource| resource.name.value.as_str()).collect();
     let target = ConnectionUrl::parse(database.url()).map(|url| url.target());
@@ -170,8 +171,8 @@ fn log_start(config: &Config, database: &CommandDatabase, listen: SocketAddr, ad
         file = ?config.file.as_deref().unwrap_or(Path::new("")),
         database = target.unwrap_or_default(),
         private = database.is_private(),
-        listen = %listen,
-        admin = %admin,
+        listen = %banner.listen,
+        admin = %banner.admin,
         resources = config.resources.len(),
         names = ?names,
         "starting"
@@ -244,13 +245,14 @@ async fn stop_requested(mut stop: watch::Receiver<u32>, times: u32) {
 /// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
 async fn announce(
     first: &mut watch::Receiver<Option<FirstOutcome>>,
-    banner: &str,
+    banner: &Banner<'_>,
+    service: &Service,
 ) -> anyhow::Result<()> {
     let early = tokio::time::timeout(BANNER_WAIT, first.wait_for(Option::is_some))
         .await
         .is_ok();
     if !early {
-        print(banner);
+        print(&banner.text(&[]));
     }
     let outcome = first
         .wait_for(Option::is_some)
@@ -261,11 +263,22 @@ async fn announce(
         Some(Err(mistakes)) => Err(ConfigError { mistakes }.into()),
         _ => {
             if early {
-                print(banner);
+                print(&banner.text(&proposed_keys(banner, service).await));
             }
             Ok(())
         }
     }
+}
+
+/// Encoded keys of documents of the resource that the banner proposes; none if they can't be read in time.
+async fn proposed_keys(banner: &Banner<'_>, service: &Service) -> Vec<String> {
+    let proposal = banner.proposal().filter(Proposal::is_of_one_document);
+    let Some(proposal) = proposal else {
+        return Vec::new();
+    };
+    let reading = service.first_keys(&proposal.resource.name.value);
+    let read = tokio::time::timeout(KEYS_WAIT, reading).await;
+    read.unwrap_or_default()
 }
 
 /// That stdout is closed, as by `head`, is no reason to stop.
@@ -273,27 +286,6 @@ fn print(text: &str) {
     if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
         tracing::warn!("writing to stdout: {error}");
     }
-}
-
-/// The addresses are those that were bound: a configured port may be 0.
-fn banner(
-    config: &Config,
-    database: &CommandDatabase,
-    listen: SocketAddr,
-    admin: SocketAddr,
-) -> String {
-    let scheme = if config.has_tls() { "https" } else { "http" };
-    let mut text = format!("larder listens on {scheme}://{listen}, admin address http://{admin}\n");
-    if database.is_private() {
-        text.push_str(&format!("private PostgreSQL: {}\n", database.url()));
-    }
-    if let Some(resource) = config.resources.first() {
-        text.push_str(&format!(
-            "try: curl -i {scheme}://{listen}/{}/1\n     curl http://{admin}/status\n",
-            resource.name.value
-        ));
-    }
-    text
 }
 
 async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {

@@ -39,8 +39,9 @@ async fn first_run_needs_nothing_and_leaves_nothing_running() {
     let serving = LarderProcess::start(path, None, &[]).await;
     let url = printed_url(&serving);
     assert_eq!(value::<i64>(&url, "select count(*) from dept").await, 1_000);
-    let (_, tried) = serving.banner.split_once("curl -i http://").unwrap();
-    let (_, document) = tried.lines().next().unwrap().split_once('/').unwrap();
+    let (_, tried) = serving.banner.split_once("curl -i 'http://").unwrap();
+    let (tried, _) = tried.split_once('\'').unwrap();
+    let (_, document) = tried.split_once('/').unwrap();
     let answer = fetch(serving.listen, "GET", &format!("/{document}")).await;
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.json()["emps"].as_array().map(Vec::len), Some(10));

@@ -71,7 +71,8 @@ impl LarderProcess {
             .unwrap();
         let mut stdout = BufReader::new(child.stdout.take().unwrap());
         let mut banner = String::new();
-        while !banner.contains("/status") {
+        // The last command is one for the admin address, which has no `-i`.
+        while !banner.contains("curl 'http") {
             let read = tokio::time::timeout(COMMAND_TIMEOUT, stdout.read_line(&mut banner)).await;
             if read.expect("no banner").unwrap() == 0 {
                 let log = std::fs::read_to_string(directory.join("larder.log")).unwrap();

@@ -22,6 +22,7 @@ use crate::http::middleware::stack::{PublicConfig, PublicService};
 use crate::http::read::cache_headers::{Audience, CacheHeaders};
 use crate::metrics::Metrics;
 use crate::resource::definition::Located;
+use crate::resource::page::Page;
 use crate::server::rate::RateLimiter;
 use crate::server::{ClientCounts, ServerConfig};
 use crate::source::connections::Connections;
@@ -35,6 +36,8 @@ const MARKS_FILE: &str = "marks";
 /// File in the state directory: the tables that had their triggers.
 const TABLES_FILE: &str = "tables";
 
+/// The number of keys that are read for a proposed request: some may be long.
+const PROPOSED_KEYS: usize = 10;
 /// How often larder looks whether it is ready, until it is.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -166,6 +169,28 @@ impl Service {
     /// The admin address's router.
     pub fn admin_router(&self, log_level: Option<LogLevel>) -> Router {
         admin::router(self.admin(log_level))
+    }
+
+    /// The first keys of documents of the resource called `name`, encoded, once it can be read; none if that fails.
+    pub(super) async fn first_keys(&self, name: &str) -> Vec<String> {
+        let Some(id) = self.cache.id_of(name) else {
+            return Vec::new();
+        };
+        let resource = loop {
+            match self.cache.resource(id) {
+                Ok(resource) => break resource,
+                Err(_) => tokio::time::sleep(READY_POLL_INTERVAL).await,
+            }
+        };
+        let page = Page {
+            after: None,
+            filters: Vec::new(),
+            owner: None,
+            limit: PROPOSED_KEYS,
+        };
+        let keys = self.cache.keys(id, page).await.unwrap_or_default();
+        let encoded = keys.iter().map(|key| resource.key.encoded(key));
+        encoded.collect()
     }
 
     /// Logs, once, that larder is ready.
