@@ -1,6 +1,10 @@
 //! `larder seed` adds what is missing and touches nothing else.
+use std::process::Stdio;
+
 use larder::commands::seed::{SeedError, Seeded, seed};
 use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
+use tokio::process::Command;
 
 use crate::harness::cluster::TestCluster;
 
@@ -35,4 +39,39 @@ async fn too_many_emps_are_refused_before_anything_is_done() {
         .await
         .unwrap_err();
     assert!(matches!(error, SeedError::TooManyEmps(100_001)));
+}
+
+/// What `larder seed` writes to stderr, on a terminal of its own or to a pipe.
+async fn drawn(url: &str, on_terminal: bool) -> String {
+    let larder = env!("CARGO_BIN_EXE_larder");
+    let seed = format!("'{larder}' --log-level off seed --depts 20000");
+    let mut command = if on_terminal {
+        let mut script = Command::new("script");
+        script.args(["-qec", &seed, "/dev/null"]);
+        script
+    } else {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &seed]);
+        shell
+    };
+    let directory = TempDir::new().unwrap();
+    let output = command
+        .current_dir(directory.path())
+        .env("DATABASE_URL", url)
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+}
+
+#[tokio::test]
+async fn progress_is_shown_on_a_terminal_only() {
+    let database = TestCluster::database().await;
+    let shown = drawn(&database.url, true).await;
+    assert!(shown.contains("/220,000 rows"), "{shown}");
+    let database = TestCluster::database().await;
+    assert_eq!(drawn(&database.url, false).await, "");
 }

@@ -8,6 +8,7 @@ pub(crate) mod larder;
 pub(crate) mod metrics;
 pub(crate) mod postgres;
 pub(crate) mod process;
+pub(crate) mod progress;
 pub(crate) mod run_directory;
 pub(crate) mod session;
 pub(crate) mod testbed;

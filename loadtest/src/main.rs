@@ -22,6 +22,16 @@
 
 #![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
 
+/// Prints a line above the progress that a terminal shows.
+macro_rules! println {
+    () => {
+        crate::harness::progress::above("")
+    };
+    ($($part:tt)*) => {
+        crate::harness::progress::above(&format!($($part)*))
+    };
+}
+
 mod bench;
 mod checks;
 mod cli;
@@ -50,8 +60,8 @@ use crate::checks::{
     installs, lag, outage, poolers, races, restarts, schemas, scope, stale,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
-use crate::harness::binary;
 use crate::harness::process::raise_open_files;
+use crate::harness::{binary, progress};
 use crate::report::charts;
 
 fn main() -> ExitCode {
@@ -81,7 +91,8 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
         .enable_all()
         .build()
         .context("starting the runtime")?;
-    runtime.block_on(async {
+    progress::start()?;
+    let outcome = runtime.block_on(async {
         match &cli.command {
             Command::Compare(args) => {
                 runner::run::<Compare>(args, larder, seed, shutdown_signal()).await
@@ -95,7 +106,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             // Done above: these need neither larder nor a runtime.
             Command::Limit { .. } | Command::Report { .. } => Ok(true),
         }
-    })
+    });
+    progress::end();
+    outcome
 }
 
 /// Whether every request was answered well.

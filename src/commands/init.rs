@@ -14,7 +14,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressFinish};
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
@@ -43,7 +43,9 @@ pub async fn run(config: &Config, path: &Path, args: &InitArgs) -> anyhow::Resul
     if let Some(path) = target.filter(|path| !args.force && path.symlink_metadata().is_ok()) {
         return Err(exists(path));
     }
+    let spinner = spinner();
     let (survey, catalogue) = read(config).await?;
+    spinner.set_message("looking for resources");
     let options = SuggestOptions {
         depth: args.depth.into(),
         is_writable: args.writable,
@@ -52,6 +54,7 @@ pub async fn run(config: &Config, path: &Path, args: &InitArgs) -> anyhow::Resul
         keys_per_statement: config.feed.keys_per_statement,
     };
     let mut suggestion = suggest(&survey, &catalogue, &options);
+    spinner.finish_and_clear();
     let is_interactive = stdin().is_terminal() && stderr().is_terminal();
     if is_interactive && !args.yes && options.tables.is_none() && suggestion.active().count() > 0 {
         let chosen = choice::ask(&suggestion, &survey, &mut stdin().lock(), &mut stderr())?;
@@ -105,7 +108,6 @@ async fn read(config: &Config) -> anyhow::Result<(Survey, Catalogue)> {
     let Some(url) = url else {
         bail!("no database is named: DATABASE_URL=postgres://USER@HOST/DATABASE larder init");
     };
-    let spinner = spinner();
     let database = Database::new(url, false, config.source.statement_timeout)?;
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection
@@ -113,7 +115,6 @@ async fn read(config: &Config) -> anyhow::Result<(Survey, Catalogue)> {
         .await
         .map_err(SourceError::from)?;
     let read = read_all(&mut transaction).await;
-    spinner.finish_and_clear();
     // There is nothing to be rolled back, and what matters is known.
     drop(transaction.rollback().await);
     Ok(read?)
@@ -124,7 +125,9 @@ fn spinner() -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let spinner = ProgressBar::new_spinner().with_message("reading the catalogue");
+    let spinner = ProgressBar::new_spinner()
+        .with_message("reading the catalogue")
+        .with_finish(ProgressFinish::AndClear);
     spinner.enable_steady_tick(Duration::from_millis(100));
     spinner
 }

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use thiserror::Error;
 
@@ -239,7 +239,7 @@ fn progress_bar(rows: u64) -> ProgressBar {
     if !stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(rows);
+    let bar = ProgressBar::new(rows).with_finish(ProgressFinish::AndClear);
     let template = "{bar:40} {human_pos}/{human_len} rows, {per_sec}, {eta} left";
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),

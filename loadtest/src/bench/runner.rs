@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::timeout;
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
+use crate::harness::progress;
 use crate::report::benchmark_report::{BenchmarkReport, Group, Sample};
 use crate::report::results::{Folder, RunEnvironment};
 
@@ -74,7 +75,7 @@ async fn rounds<B: Benchmark>(
     let progress = ProgressBar::new((args.rounds * cases) as u64).with_style(
         ProgressStyle::with_template("{elapsed_precise} [{bar:30}] {pos}/{len} {msg}, {eta} left")?,
     );
-    progress.enable_steady_tick(Duration::from_secs(1));
+    progress::show(&progress);
     let turn_max = TURN_MAX + Duration::from_secs(args.seconds);
     for round in 0..args.rounds {
         for (place, group) in groups.iter().enumerate() {
@@ -113,7 +114,7 @@ async fn rounds<B: Benchmark>(
             }
         }
     }
-    progress.finish_and_clear();
+    progress::start()?;
     let verified = timeout(VERIFY_MAX, benchmark.verify()).await;
     verified.context("checking takes too long")?
 }

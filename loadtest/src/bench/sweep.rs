@@ -19,6 +19,7 @@ use crate::bench::sweep::driver::{Driver, ToolName};
 use crate::harness::demo::documents::Checker;
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::process::{self, Meter, resident_bytes};
+use crate::harness::progress;
 use crate::report::results::{Folder, RunEnvironment};
 use crate::report::sweep_run::{FILE, KeyChoice, SweepPoint, SweepRun};
 
@@ -264,7 +265,7 @@ fn progress(args: &SweepArgs) -> anyhow::Result<ProgressBar> {
     progress.set_style(ProgressStyle::with_template(
         "{elapsed_precise} [{bar:30}] {pos}/{len} {msg}",
     )?);
-    progress.enable_steady_tick(Duration::from_secs(1));
+    progress::show(&progress);
     Ok(progress)
 }
 

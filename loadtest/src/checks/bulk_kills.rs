@@ -15,6 +15,7 @@ use tokio::time::sleep;
 
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::http::HttpConnection;
+use crate::harness::progress;
 use crate::harness::session::SqlSession;
 
 const DEPTS: u32 = 10;
@@ -41,7 +42,8 @@ pub(crate) async fn run(count: u32, binary: PathBuf, seed: u64) -> anyhow::Resul
         .await?;
     let next = Arc::new(AtomicU64::new(1));
     let mut acknowledged: HashSet<u64> = HashSet::new();
-    for _ in 0..count {
+    for number in 1..=count {
+        progress::note(number, count, "kills");
         let mut clients = JoinSet::new();
         for client in 0..CLIENTS {
             let local = Ipv4Addr::new(127, 0, 0, 1 + client);

@@ -26,6 +26,7 @@ use crate::checks::differential_writes::comparison::{Comparison, Tally};
 use crate::checks::differential_writes::schema::Schema;
 use crate::checks::twins::TwinDatabases;
 use crate::harness::postgres::Postgres;
+use crate::harness::progress;
 use crate::harness::run_directory::RunDirectory;
 
 /// The schemas in one database, which one larder serves.
@@ -60,6 +61,7 @@ pub(crate) async fn run(
     let mut total = Tally::default();
     let mut compared = 0;
     while compared < args.schemas {
+        progress::note(compared, args.schemas, "schemas");
         let count = BATCH.min(args.schemas - compared);
         let seeds = (0..count).map(|number| seed.wrapping_add(u64::from(compared + number)));
         let schemas: Vec<Schema> = seeds.map(Schema::draw).collect();

@@ -95,13 +95,13 @@ pub(crate) async fn run(args: &PoolersArgs, binary: PathBuf, seed: u64) -> anyho
                 let config = config(
                     &binary, &postgres, &pgbouncer, settings, directory, &mut rng,
                 )?;
-                print!(
-                    "{:<11} settings {:<15} ignores {ignored:<26} ",
-                    mode.as_str(),
-                    settings.as_str()
-                );
                 let outcome = arrangement(config, pgbouncer, postgres.url(), args.seconds).await?;
-                println!("{}", outcome.text);
+                println!(
+                    "{:<11} settings {:<15} ignores {ignored:<26} {}",
+                    mode.as_str(),
+                    settings.as_str(),
+                    outcome.text
+                );
                 held &= outcome.held;
                 for (all, count) in compared.iter_mut().zip(outcome.compared) {
                     *all += count;

@@ -14,6 +14,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::http::HttpConnection;
+use crate::harness::progress;
 
 const CLIENTS: usize = 64;
 const DEPTS: u32 = 10;
@@ -84,6 +85,9 @@ async fn rounds(target: SocketAddr, count: u64) -> anyhow::Result<u64> {
                 );
                 if barrier.wait().await.is_leader() && wins.swap(0, Ordering::SeqCst) != 1 {
                     odd.fetch_add(1, Ordering::SeqCst);
+                }
+                if client == 0 {
+                    progress::note(round + 1, count, "rounds");
                 }
                 barrier.wait().await;
             }

@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use crate::checks::faults::disk::{copy, damage, files};
 use crate::checks::stale;
 use crate::checks::stale::report::print_violations;
+use crate::harness::progress;
 use crate::harness::testbed::readers::{SweepCounts, sweep};
 use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::PLOTS;
@@ -55,6 +56,7 @@ pub(crate) async fn kills(
     let mut readiness = Durations::new()?;
     let mut late = 0;
     for number in 1..=count {
+        progress::note(number, count, "kills");
         let churn = testbed.rng.u64(..CHURN_MILLIS_MAX);
         testbed
             .run_phase(RunPhase::Quiet, Duration::from_millis(churn))
@@ -135,6 +137,7 @@ pub(crate) async fn corruption(count: u32, binary: PathBuf, seed: u64) -> anyhow
     let mut poor_controls = 0;
     let (mut number, mut mutations) = (0, 0);
     while mutations < count {
+        progress::note(mutations, count, "mutations");
         let control = number % CONTROL_STEP == 0;
         number += 1;
         fs::remove_dir_all(&disk)?;

@@ -23,6 +23,7 @@ use crate::checks::schemas::inspection::{Inspection, Report};
 use crate::checks::schemas::plans::used_indexes;
 use crate::checks::twins::run_sql;
 use crate::harness::postgres::Postgres;
+use crate::harness::progress;
 use crate::harness::run_directory::RunDirectory;
 
 const CONNECTIONS_MAX: usize = 20;
@@ -67,7 +68,7 @@ pub(crate) async fn run(args: &SchemasArgs, binary: PathBuf) -> anyhow::Result<b
     let postgres = Postgres::start(&mut run_directory, CONNECTIONS_MAX).await?;
     let mut waiting = SCHEMAS.into_iter();
     let mut running = JoinSet::new();
-    let mut refuted = 0;
+    let (mut refuted, mut checked) = (0, 0);
     loop {
         while running.len() < CHECKS
             && let Some((name, queries)) = waiting.next()
@@ -87,7 +88,11 @@ pub(crate) async fn run(args: &SchemasArgs, binary: PathBuf) -> anyhow::Result<b
             });
         }
         match running.join_next().await {
-            Some(outcome) => refuted += outcome??,
+            Some(outcome) => {
+                refuted += outcome??;
+                checked += 1;
+                progress::note(checked, SCHEMAS.len(), "schemas");
+            }
             None => break,
         }
     }

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::checks::faults::FaultList;
 use crate::checks::faults::{Fault, Injection};
 use crate::checks::stale::report::{FaultSpan, StaleReport};
+use crate::harness::progress;
 use crate::harness::testbed::readers::{SweepCounts, sweep};
 use crate::harness::testbed::{Testbed, TestbedConfig};
 use crate::workload::NOTES;
@@ -62,11 +63,13 @@ pub(crate) async fn run(args: &StaleArgs, binary: PathBuf, seed: u64) -> anyhow:
     let mut testbed = Testbed::start(&config).await?;
     let ends = Instant::now() + Duration::from_secs(args.seconds);
     testbed.load(&config)?;
+    let progress = progress(args.seconds)?;
+    progress::show(&progress);
     let mut schedule = FaultSchedule {
         testbed,
         ends: ends - CLOSING,
         spans: Vec::new(),
-        progress: progress(args.seconds)?,
+        progress,
     };
     schedule
         .testbed
@@ -201,7 +204,7 @@ impl FaultSchedule {
         };
         let reads = testbed.record.reads();
         let (line, violations) = (span.line(testbed.record.began), testbed.record.violations());
-        self.progress.suspend(|| println!("{line}"));
+        println!("{line}");
         self.progress
             .set_position(span.ended.since(testbed.record.began).as_secs());
         self.progress

@@ -29,6 +29,7 @@ use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::Schema;
 use crate::checks::twins::{TwinDatabases, run_sql};
 use crate::harness::postgres::Postgres;
+use crate::harness::progress;
 use crate::harness::run_directory::RunDirectory;
 
 /// Requests of a schema, each of which may be followed by repetitions.
@@ -62,6 +63,7 @@ pub(super) async fn run(schemas: u32, binary: &Path, seed: u64) -> anyhow::Resul
     let mut total = Tally::default();
     let mut compared = 0;
     while compared < schemas {
+        progress::note(compared, schemas, "schemas");
         let count = BATCH.min(schemas - compared);
         let seeds = (0..count).map(|number| seed.wrapping_add(u64::from(compared + number)));
         let drawn = seeds.map(|seed| {

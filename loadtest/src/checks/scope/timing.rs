@@ -186,21 +186,21 @@ fn print(form: Form, times: &[Vec<f64>; KINDS.len()]) {
         let mut sorted = times_of.clone();
         sorted.sort_by(f64::total_cmp);
         let (count, median) = (sorted.len(), sorted[sorted.len() / 2]);
-        print!(
+        let all = format!(
             "{:5} {kind:28} {count} requests, median {median:6.1}",
             format!("{form:?}")
         );
         if *kind == KINDS[0] {
-            println!();
+            println!("{all}");
             continue;
         }
         let pairs = times_of.iter().zip(&times[0]);
         let Difference { median, longer } =
             Difference::of(pairs.map(|(time, first)| time - first).collect());
         let [low, middle, high] = median;
-        print!(", {middle:+.1} [{low:+.1}, {high:+.1}] longer");
+        let longer_by = format!("{middle:+.1} [{low:+.1}, {high:+.1}] longer");
         let [low, middle, high] = longer;
-        println!(", in {middle:.1} % [{low:.1}, {high:.1}] of the rounds");
+        println!("{all}, {longer_by}, in {middle:.1} % [{low:.1}, {high:.1}] of the rounds");
     }
 }
 
