@@ -179,14 +179,14 @@ impl Config {
         Ok(config)
     }
 
-    /// As [`Config::load`], without a file.
+    /// As [`Config::load`], without a file. Settings need not fit together: a file may have what they lack.
     ///
     /// # Errors
-    /// [`ConfigError`] with all that is wrong.
+    /// [`ConfigError`] with all values that are wrong.
     pub fn load_without_file(sources: &Sources) -> Result<Self, ConfigError> {
         let mut reader = ConfigReader::new();
-        read_others(sources, &mut reader);
-        reader.finish()
+        read_values(sources, &mut reader);
+        reader.finish_unfitted()
     }
 
     /// Reads `text` as a `larder.toml`, then pairs of a setting's dotted key and its value as flags would set it.
@@ -313,11 +313,16 @@ impl Sources {
     }
 }
 
-/// Reads environment and flags, which override the file.
+/// Reads environment and flags, which override the file, and checks files that settings name.
 fn read_others(sources: &Sources, reader: &mut ConfigReader) {
+    read_values(sources, reader);
+    reader.check_files();
+}
+
+/// Reads environment and flags.
+fn read_values(sources: &Sources, reader: &mut ConfigReader) {
     reader.read_environment(&sources.environment);
     reader.read_overrides(sources.overrides.iter().map(|(path, text)| (path, text)));
-    reader.check_files();
 }
 
 /// Reads the file that is named or found, if any, and returns its path.
@@ -444,6 +449,21 @@ mod tests {
             error.contains("none.toml: --config: the file can't be read"),
             "{error}"
         );
+    }
+
+    /// `larder init` in a container where `LARDER_LISTEN` is set, and the file to come may have `[auth]`.
+    #[test]
+    fn without_a_file_settings_need_not_fit_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let environment = [
+            ("LARDER_LISTEN", "0.0.0.0:8080"),
+            ("DATABASE_URL", "postgres://db/app"),
+        ];
+        let sources = sources(directory.path().to_owned(), &environment, &[]);
+        let config = Config::load_without_file(&sources).unwrap();
+        assert!(config.listen.ip().is_unspecified() && config.database_url.is_some());
+        let refused = Config::load(&sources).unwrap_err().to_string();
+        assert!(refused.contains("0.0.0.0:8080"), "{refused}");
     }
 
     #[test]

@@ -127,6 +127,11 @@ impl ConfigReader {
     /// Checks what concerns several settings, and gives the configuration if nothing at all was wrong.
     pub(super) fn finish(mut self) -> Result<Config, ConfigError> {
         self.mistakes.extend(fit::check(&self.config, &self.places));
+        self.finish_unfitted()
+    }
+
+    /// As [`ConfigReader::finish`], but does not check whether settings fit together.
+    pub(super) fn finish_unfitted(mut self) -> Result<Config, ConfigError> {
         self.fill_in_resources();
         if !self.mistakes.is_empty() {
             return Err(ConfigError {
