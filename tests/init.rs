@@ -353,7 +353,7 @@ async fn unusual_tables_are_served_or_named() {
         "name = \"later\"",
         "key = \"n\"",
         "# public.blob has a key with column id, which is of type bytea",
-        "# Not in force: public.guarded has row security",
+        "# Not in force: larder refuses it: public.guarded has row security",
         "# Not in force: column token_id of its key may hold a secret",
         "# public.quick can't be read",
         "# closed.t can't be read",

@@ -440,12 +440,43 @@ pub(crate) fn toml_string(text: &str) -> String {
     for c in text.chars() {
         match c {
             '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => quoted.push_str(&format!("\\u{:04X}", u32::from(c))),
+            c if is_unseen(c) => match u32::from(c) {
+                code @ ..=0xffff => quoted.push_str(&format!("\\u{code:04X}")),
+                code => quoted.push_str(&format!("\\U{code:08X}")),
+            },
             c => quoted.push(c),
         }
     }
     quoted.push('"');
     quoted
+}
+
+/// Whether a character is a control character, separates lines, or is one of format, which Unicode has for what is not seen
+/// and for the direction of text: a name could look like another one (Unicode 17, categories Cc, Cf, Zl and Zp).
+pub(crate) fn is_unseen(c: char) -> bool {
+    c.is_control()
+        || matches!(
+            c,
+            '\u{ad}'
+                | '\u{600}'..='\u{605}'
+                | '\u{61c}'
+                | '\u{6dd}'
+                | '\u{70f}'
+                | '\u{890}'..='\u{891}'
+                | '\u{8e2}'
+                | '\u{180e}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+                | '\u{fff9}'..='\u{fffb}'
+                | '\u{110bd}'
+                | '\u{110cd}'
+                | '\u{13430}'..='\u{1343f}'
+                | '\u{1bca0}'..='\u{1bca3}'
+                | '\u{1d173}'..='\u{1d17a}'
+                | '\u{e0001}'..='\u{e007f}'
+        )
 }
 
 fn word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {

@@ -23,8 +23,14 @@ use std::collections::BTreeSet;
 use crate::resource::catalogue::{Catalogue, Table, TableName};
 use crate::resource::suggest::fit::Fitted;
 use crate::resource::suggest::names::Names;
+use crate::resource::suggest::rows::Root;
 use crate::resource::suggest::survey::{Survey, SurveyedTable};
 use crate::resource::suggest::tables::{Tables, exclusion};
+
+/// The most rows, that is children and lookups at all levels, of a resource with children.
+const ROWS_OF_RESOURCE_MAX: usize = 1_000;
+/// The same of all resources together.
+const ROWS_MAX: usize = 100_000;
 
 /// What is suggested.
 #[derive(Clone, Debug)]
@@ -74,6 +80,8 @@ pub struct SuggestedResource {
     pub by: Vec<SuggestedAlias>,
     /// Why documents can't be written although they should be.
     pub read_only: Option<String>,
+    /// The levels of children, if there are fewer than [`SuggestOptions::depth`] since their number would be too large.
+    pub depth: Option<usize>,
     /// The root row.
     pub row: SuggestedRow,
 }
@@ -173,6 +181,7 @@ pub fn suggest(survey: &Survey, catalogue: &Catalogue, options: &SuggestOptions)
         names: Names::of_resources(),
         found: Vec::new(),
         held: BTreeSet::new(),
+        rows_left: ROWS_MAX,
         tables,
     };
     let chosen: Vec<(usize, &SurveyedTable)> = survey
@@ -221,6 +230,8 @@ struct Suggester<'a> {
     found: Vec<(usize, SuggestedResource)>,
     /// The tables of resources, and of children that are shown.
     held: BTreeSet<u32>,
+    /// Of [`ROWS_MAX`].
+    rows_left: usize,
 }
 
 impl<'a> Suggester<'a> {
@@ -252,9 +263,11 @@ impl<'a> Suggester<'a> {
         let Ok((key, is_primary)) = self.tables.key(table) else {
             return;
         };
-        let Some(row) = self.root(table) else {
+        let rows_max = ROWS_OF_RESOURCE_MAX.min(self.rows_left);
+        let Some(Root { row, rows, depth }) = self.root(table, rows_max) else {
             return;
         };
+        self.rows_left = self.rows_left.saturating_sub(rows);
         let mut resource = SuggestedResource {
             name: self.names.give(&names::of_resource(&table.name)),
             off: doubt(&self.tables, table, &key),
@@ -262,6 +275,7 @@ impl<'a> Suggester<'a> {
             by: self.aliases(table, &key),
             key: (!is_primary).then_some(key),
             read_only: None,
+            depth,
             row,
         };
         match fit::fit(&mut resource, self.catalogue, self.options.is_writable) {
@@ -290,5 +304,8 @@ fn doubt<'a>(tables: &Tables<'a>, table: &'a Table, key: &[String]) -> Option<St
     let secret = secret.map(|column| {
         format!("column {column} of its key may hold a secret, and a key stands in paths and in Link headers")
     });
-    secret.or_else(|| kinds::transience(table).map(str::to_owned))
+    secret
+        .or_else(|| kinds::transience(table).map(str::to_owned))
+        .or_else(|| kinds::exposure(table))
+        .or_else(|| kinds::repetition(table).map(str::to_owned))
 }

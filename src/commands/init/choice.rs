@@ -39,10 +39,16 @@ pub(super) fn ask(
             .write_all(question.as_bytes())
             .and_then(|()| output.flush())
             .context("writing to the terminal")?;
-        let mut answer = String::new();
-        if input.read_line(&mut answer).context("reading the answer")? == 0 {
+        // A line that is not UTF-8 is no number, either.
+        let mut answer = Vec::new();
+        if input
+            .read_until(b'\n', &mut answer)
+            .context("reading the answer")?
+            == 0
+        {
             bail!("no answer; --yes takes all tables");
         }
+        let answer = String::from_utf8_lossy(&answer);
         if answer.trim().is_empty() {
             return Ok(None);
         }
@@ -73,11 +79,15 @@ fn numbers(text: &str, last: usize) -> Result<BTreeSet<usize>, String> {
         match (number(from), number(to)) {
             (Some(from), Some(to)) if from <= to => numbers.extend(from..=to),
             _ => {
+                let part = one_line(part);
                 return Err(format!(
                     "{part} is no number from 1 to {last}, and no range of them"
                 ));
             }
         }
+    }
+    if numbers.is_empty() {
+        return Err(format!("expected numbers from 1 to {last}"));
     }
     Ok(numbers)
 }
@@ -105,6 +115,7 @@ mod tests {
             filters: Vec::new(),
             by: Vec::new(),
             read_only: None,
+            depth: None,
             row: SuggestedRow {
                 table: table(oid),
                 fields: Vec::new(),
@@ -118,7 +129,7 @@ mod tests {
     }
 
     /// What is chosen, and what was shown.
-    fn asked(input: &str) -> (anyhow::Result<Option<BTreeSet<u32>>>, String) {
+    fn asked(input: impl AsRef<[u8]>) -> (anyhow::Result<Option<BTreeSet<u32>>>, String) {
         let suggestion = Suggestion {
             resources: vec![
                 resource(7, None),
@@ -139,7 +150,7 @@ mod tests {
             ..Survey::default()
         };
         let mut shown = Vec::new();
-        let chosen = ask(&suggestion, &survey, &mut input.as_bytes(), &mut shown);
+        let chosen = ask(&suggestion, &survey, &mut input.as_ref(), &mut shown);
         (chosen, String::from_utf8(shown).unwrap())
     }
 
@@ -152,6 +163,9 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("3 is no number from 1 to 2"), "{shown}");
+        // Neither ends the command.
+        assert_eq!(asked(",\n1\n").0.unwrap(), Some([7].into()));
+        assert_eq!(asked(b"\xff\n1\n").0.unwrap(), Some([7].into()));
         assert_eq!(asked("\n").0.unwrap(), None);
         assert!(asked("").0.is_err());
     }
@@ -161,7 +175,17 @@ mod tests {
         let read = |text| numbers(text, 5).map(|numbers| numbers.into_iter().collect::<Vec<_>>());
         assert_eq!(read("1, 3-5\n"), Ok(vec![1, 3, 4, 5]));
         assert_eq!(read("2 2,1"), Ok(vec![1, 2]));
-        for wrong in ["0", "6", "3-1", "x", "1-", "-", "99999999999999999999"] {
+        for wrong in [
+            ",",
+            " , ",
+            "0",
+            "6",
+            "3-1",
+            "x",
+            "1-",
+            "-",
+            "99999999999999999999",
+        ] {
             assert!(read(wrong).is_err(), "{wrong}");
         }
     }

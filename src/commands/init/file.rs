@@ -1,6 +1,6 @@
 //! The text of the file that `larder init` writes.
 
-use crate::config::{toml_list, toml_string};
+use crate::config::{is_unseen, toml_list, toml_string};
 use crate::resource::suggest::{
     LeftOut, SuggestedAlias, SuggestedChild, SuggestedLookup, SuggestedResource, SuggestedRow,
     Suggestion,
@@ -8,7 +8,7 @@ use crate::resource::suggest::{
 
 const HEAD: &str = "\
 # Written by `larder init`. `# ` begins a comment; `#` without a space begins what is suggested and not in force: remove the
-# `#` to have it. Without [auth] every client that reaches the public address may read all of this; `larder config --example`
+# `#` to have it, but not of what larder refuses, which needs a change of the table first. Without [auth] every client that reaches the public address may read all of this; `larder config --example`
 # shows all settings.
 ";
 const WRITABLE: &str = "# It may write all of it, too.\n";
@@ -87,6 +87,7 @@ impl File {
             filters,
             by,
             read_only,
+            depth,
             row,
         } = resource;
         self.below("resource", off.as_deref(), |file| {
@@ -104,6 +105,11 @@ impl File {
             }
             if !filters.is_empty() {
                 file.offer(&format!("filters = {}", toml_list(filters)));
+            }
+            if let Some(depth) = depth {
+                file.comment(&format!(
+                    "Children end at level {depth}: with the next one there would be too many of them."
+                ));
             }
             file.fields(row);
             for SuggestedAlias { name, columns: of } in by {
@@ -197,15 +203,34 @@ fn columns(names: &[String]) -> String {
     }
 }
 
-/// `text` with escapes in place of line breaks and other control characters, which end a comment or are forbidden in one.
+/// `text` with escapes in place of line breaks and other control characters, which end a comment or are forbidden in one, and
+/// of characters that are not seen or change the direction of others.
 pub(super) fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if is_unseen(c) {
             line.extend(c.escape_default());
         } else {
             line.push(c);
         }
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// A right-to-left override made a comment look like a setting.
+    #[test]
+    fn what_is_not_seen_is_escaped() {
+        let name = "a\u{202e}b\u{200b}c\nd\u{e0041}";
+        assert_eq!(one_line(name), r"a\u{202e}b\u{200b}c\nd\u{e0041}");
+        assert_eq!(one_line("né ☂ 字"), "né ☂ 字");
+        let written = toml_string(name);
+        assert!(written.is_ascii(), "{written}");
+        let config = Config::from_toml(&format!("state_dir = {written}"), &[]).unwrap();
+        assert_eq!(config.state_dir.to_str(), Some(name));
+    }
 }

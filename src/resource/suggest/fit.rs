@@ -40,7 +40,7 @@ pub(super) fn fit(
             }
             Err(mistakes) => {
                 for mistake in mistakes {
-                    take_out(resource, mistake);
+                    take_out(resource, &mistake);
                 }
             }
         }
@@ -49,7 +49,7 @@ pub(super) fn fit(
 }
 
 /// Takes out of force the part that a mistake is in. Its place is a path of letters and numbers.
-fn take_out(resource: &mut SuggestedResource, mistake: Mistake) {
+fn take_out(resource: &mut SuggestedResource, mistake: &Mistake) {
     let mut row = &mut resource.row;
     let mut off = &mut resource.off;
     for step in mistake.place.key.split('.').skip(1) {
@@ -69,7 +69,7 @@ fn take_out(resource: &mut SuggestedResource, mistake: Mistake) {
             (row, off) = (&mut lookup.row, &mut lookup.off);
         }
     }
-    off.get_or_insert(mistake.message);
+    off.get_or_insert_with(|| format!("larder refuses it: {}", mistake.message));
 }
 
 /// The definition of what is in force.

@@ -155,8 +155,26 @@ pub(super) fn has_secret(value: &ValueType) -> bool {
     }
 }
 
-/// The condition of rows that are not marked as deleted, if a column marks them.
-pub(super) fn not_deleted(table: &Table) -> Option<String> {
+/// Why all readers would see rows of a table that row security hides from most roles.
+pub(super) fn exposure(table: &Table) -> Option<String> {
+    let row_security = table.row_security.as_ref()?;
+    (!row_security.is_active()).then(|| {
+        format!(
+            "{} has row security, which does not apply to larder's role: every reader would see all rows",
+            table.name
+        )
+    })
+}
+
+/// Why several rows of a table may have the same key.
+pub(super) fn repetition(table: &Table) -> Option<&'static str> {
+    (table.kind == 'r' && !table.descendants.is_empty()).then_some(
+        "tables inherit from it, and may repeat its keys; a document whose key several rows have can't be read",
+    )
+}
+
+/// The condition of rows that are not marked as deleted, if a column marks them that `is_readable`.
+pub(super) fn not_deleted(table: &Table, is_readable: impl Fn(&str) -> bool) -> Option<String> {
     let marks = |column: &&Column| {
         let words = words(&column.name);
         let mut words = words.iter().map(String::as_str);
@@ -167,7 +185,12 @@ pub(super) fn not_deleted(table: &Table) -> Option<String> {
         let is_mark = matches!(first, Some("deleted" | "removed" | "discarded" | "trashed"));
         is_mark && matches!(words.next(), None | Some("at" | "on" | "date" | "time"))
     };
-    let column = table.columns.iter().find(marks)?;
+    let mut columns = table.columns.iter().filter(marks);
+    columns.find_map(|column| not_marked(column).filter(|_| is_readable(&column.name)))
+}
+
+/// The condition of rows that `column` does not mark, if its type says how it marks them.
+fn not_marked(column: &Column) -> Option<String> {
     let name = condition_name(&column.name);
     match column.base_type.as_str() {
         "bool" => Some(format!("{name} is not true")),

@@ -1,6 +1,6 @@
 //! Names that fit where they stand and are not taken.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::resource::catalogue::TableName;
 use crate::resource::definition::{OWN_PATHS, SIGNING_IN_PATHS, is_path_character};
@@ -12,6 +12,8 @@ pub(super) const NAME_BYTES_MAX: usize = 63;
 #[derive(Default)]
 pub(super) struct Names {
     taken: HashSet<String>,
+    /// The last number that was given to a name.
+    numbers: HashMap<String, usize>,
 }
 
 impl Names {
@@ -20,6 +22,7 @@ impl Names {
         let paths = OWN_PATHS.iter().chain(&SIGNING_IN_PATHS);
         Self {
             taken: paths.map(|path| (*path).to_owned()).collect(),
+            numbers: HashMap::new(),
         }
     }
 
@@ -40,15 +43,16 @@ impl Names {
         given
     }
 
-    /// `name` with the first number from 2 on with which it is free.
-    fn numbered(&self, name: &str) -> String {
-        let mut number: usize = 2;
+    /// `name` with the first number from 2 on with which it is free. Those before the last one given are not tried again:
+    /// in a database with names that have no Latin letters, thousands may be the same.
+    fn numbered(&mut self, name: &str) -> String {
+        let number = self.numbers.entry(name.to_owned()).or_insert(1);
         loop {
+            *number += 1;
             let given = fitting(name, &format!("_{number}"));
             if !self.taken.contains(&given) {
                 return given;
             }
-            number += 1;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Which tables are children of which, and which foreign keys lead to a row that is looked up.
 
 use crate::resource::catalogue::{ForeignKey, Table, is_same_set};
-use crate::resource::suggest::kinds::{begins_with_name, transience};
+use crate::resource::suggest::kinds::{begins_with_name, exposure, repetition, transience};
 use crate::resource::suggest::tables::Tables;
 
 /// Children of more rows on average are offered only.
@@ -94,6 +94,9 @@ impl<'a> Tables<'a> {
         if let Some(why) = transience(table) {
             return Some(why.to_owned());
         }
+        if let Some(why) = exposure(table) {
+            return Some(why);
+        }
         let mut primary = table.primary_key().unwrap_or_default().iter();
         let unusable = primary.find_map(|name| Some((name, self.no_column(table, name)?)));
         if let Some((name, why)) = unusable {
@@ -117,12 +120,17 @@ impl<'a> Tables<'a> {
                 "about {most:.0} rows show the same one, and a change of it would empty the resource's tiers"
             ));
         }
-        if let Some(why) = transience(target) {
-            return Some(why.to_owned());
-        }
         let rows = self.rows(target);
-        (rows > LOOKUP_ROWS_MAX).then(|| format!("{} has about {rows:.0} rows", target.name))
+        let is_large = rows > LOOKUP_ROWS_MAX;
+        lookup_target_doubt(target)
+            .or_else(|| is_large.then(|| format!("{} has about {rows:.0} rows", target.name)))
     }
+}
+
+/// Why rows of `target` should not be looked up unless the user says so, whatever leads to them.
+pub(super) fn lookup_target_doubt(target: &Table) -> Option<String> {
+    let why = transience(target).or_else(|| repetition(target));
+    why.map(str::to_owned).or_else(|| exposure(target))
 }
 
 /// Whether the primary key begins with the foreign key and has further columns; or the table has a key of its own, its rows

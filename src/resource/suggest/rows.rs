@@ -1,19 +1,52 @@
 //! The rows of suggested documents: their columns, children and lookups.
 
+use std::cell::Cell;
+
 use crate::resource::catalogue::{Column, ForeignKey, Table, is_same_set};
 use crate::resource::kept::ALIASES_MAX;
 use crate::resource::key::key_type;
 use crate::resource::page::PARAMETERS;
 use crate::resource::suggest::kinds::not_deleted;
 use crate::resource::suggest::names::{Names, of_child, of_lookup, segment};
-use crate::resource::suggest::relations::Belonging;
+use crate::resource::suggest::relations::{Belonging, lookup_target_doubt};
 use crate::resource::suggest::tables::positions;
 use crate::resource::suggest::{
     LeftOut, SuggestedAlias, SuggestedChild, SuggestedLookup, SuggestedRow, Suggester,
 };
 
+/// A root row with all below it.
+pub(super) struct Root {
+    pub(super) row: SuggestedRow,
+    /// The number of rows below it.
+    pub(super) rows: usize,
+    /// The levels of children, if they are fewer than asked for.
+    pub(super) depth: Option<usize>,
+}
+
+/// How much a document may show.
+struct Extent {
+    /// Levels of children.
+    depth: usize,
+    rows_max: usize,
+    /// Rows so far.
+    rows: Cell<usize>,
+}
+
+impl Extent {
+    /// Counts a row below the root. False if there are too many.
+    fn add_row(&self) -> bool {
+        self.rows.set(self.rows.get() + 1);
+        self.rows.get() <= self.rows_max
+    }
+
+    fn is_exceeded(&self) -> bool {
+        self.rows.get() > self.rows_max
+    }
+}
+
 /// The way from the root to a row.
 struct Path<'p, 'a> {
+    extent: &'p Extent,
     /// The foreign key by which the row belongs to the one above, and the other one of a table that links two.
     link: Option<(&'p ForeignKey, Option<&'a ForeignKey>)>,
     /// The tables of the rows above and of this row.
@@ -21,13 +54,42 @@ struct Path<'p, 'a> {
 }
 
 impl<'a> Suggester<'a> {
-    /// The root row; `None` if no column can be shown.
-    pub(super) fn root(&self, table: &'a Table) -> Option<SuggestedRow> {
+    /// The root row, with so many levels of children that it has at most `rows_max` rows below it; `None` if no column can be
+    /// shown. Where tables belong to each other, each level has many times the rows of the level above.
+    pub(super) fn root(&self, table: &'a Table, rows_max: usize) -> Option<Root> {
+        // Without children there are as many rows as foreign keys.
+        let mut found = self.root_to(table, 0, usize::MAX)?;
+        for depth in 1..=self.options.depth {
+            match self.root_to(table, depth, rows_max) {
+                Some(deeper) if deeper.rows > found.rows => found = deeper,
+                Some(_) => break,
+                None => {
+                    found.depth = Some(depth - 1);
+                    break;
+                }
+            }
+        }
+        Some(found)
+    }
+
+    /// The root row with so many levels of children; `None` if no column can be shown, or there are too many rows.
+    fn root_to(&self, table: &'a Table, depth: usize, rows_max: usize) -> Option<Root> {
+        let extent = Extent {
+            depth,
+            rows_max,
+            rows: Cell::new(0),
+        };
         let path = Path {
+            extent: &extent,
             link: None,
             tables: vec![table.name.oid],
         };
-        self.row(table, &path)
+        let row = self.row(table, &path)?;
+        (!extent.is_exceeded()).then(|| Root {
+            row,
+            rows: extent.rows.get(),
+            depth: None,
+        })
     }
 
     fn row(&self, table: &'a Table, path: &Path<'_, 'a>) -> Option<SuggestedRow> {
@@ -48,7 +110,7 @@ impl<'a> Suggester<'a> {
             fields: Vec::new(),
             left_out: Vec::new(),
             needed: Vec::new(),
-            not_deleted: not_deleted(table),
+            not_deleted: not_deleted(table, |name| self.tables.no_column(table, name).is_none()),
             children: Vec::new(),
             lookups: Vec::new(),
         };
@@ -87,7 +149,7 @@ impl<'a> Suggester<'a> {
         names: &mut Names,
     ) -> Vec<SuggestedChild> {
         let level = path.tables.len();
-        if level > self.options.depth {
+        if level > path.extent.depth {
             return Vec::new();
         }
         let mut children = Vec::new();
@@ -101,9 +163,12 @@ impl<'a> Suggester<'a> {
             {
                 continue;
             }
-            let Some(order_by) = order(child) else {
+            let Some(order_by) = order(child, &key.columns) else {
                 continue;
             };
+            if !path.extent.add_row() {
+                break;
+            }
             let off = self.tables.child_doubt(child, key, belonging);
             let row = match &off {
                 Some(_) => self.columns(child),
@@ -115,10 +180,18 @@ impl<'a> Suggester<'a> {
                     let mut tables = path.tables.clone();
                     tables.push(child.name.oid);
                     let link = Some((*key, other));
-                    self.row(child, &Path { link, tables })
+                    let extent = path.extent;
+                    let path = Path {
+                        extent,
+                        link,
+                        tables,
+                    };
+                    self.row(child, &path)
                 }
             };
-            if let Some(row) = row {
+            if let Some(mut row) = row {
+                // larder fills them.
+                row.needed.retain(|name| !key.columns.contains(name));
                 children.push(SuggestedChild {
                     name: names.give(&of_child(&child.name, &key.columns)),
                     foreign_key: key.columns.clone(),
@@ -150,14 +223,18 @@ impl<'a> Suggester<'a> {
                 continue;
             };
             // What a link leads to is what it is for, however large that table is.
-            let mut off = self.doubt_lookup(table, &key.columns, target);
-            if other == Some(*key)
+            let is_other_side = other == Some(*key)
                 && self
                     .tables
                     .most_rows(table, &key.columns)
-                    .is_none_or(|most| most <= self.most_documents())
-            {
-                off = None;
+                    .is_none_or(|most| most <= self.most_documents());
+            let off = if is_other_side {
+                lookup_target_doubt(target)
+            } else {
+                self.doubt_lookup(table, &key.columns, target)
+            };
+            if !path.extent.add_row() {
+                break;
             }
             if let Some(row) = self.looked_up(target) {
                 lookups.push(SuggestedLookup {
@@ -173,6 +250,9 @@ impl<'a> Suggester<'a> {
             let is_above = path.tables.contains(&pointing.name.oid);
             if is_above || !pointing.is_unique(&key.columns) {
                 continue;
+            }
+            if !path.extent.add_row() {
+                break;
             }
             if let Some(row) = self.looked_up(pointing) {
                 lookups.push(SuggestedLookup {
@@ -251,12 +331,17 @@ pub(super) fn filters(table: &Table, key: &[String], fields: &[String]) -> Vec<S
 }
 
 /// The columns that sort the rows of a child: `Some(None)` is the primary key. Without any unique key, nothing sorts them
-/// always in the same way.
-fn order(table: &Table) -> Option<Option<Vec<String>>> {
+/// always in the same way, nor does one that may be null, but for the columns `found_by` that they are found by: rows with a
+/// null are not unique.
+fn order(table: &Table, found_by: &[String]) -> Option<Option<Vec<String>>> {
     if table.primary_key().is_some() {
         return Some(None);
     }
+    let not_null = |name: &String| {
+        found_by.contains(name) || table.column(name).is_some_and(|column| column.not_null)
+    };
     let mut keys: Vec<&Vec<String>> = table.unique_keys.iter().map(|key| &key.columns).collect();
+    keys.retain(|columns| columns.iter().all(not_null));
     keys.sort_by_key(|columns| (columns.len(), positions(table, columns)));
     keys.first().map(|columns| Some((*columns).clone()))
 }

@@ -227,6 +227,9 @@ pub(super) fn exclusion(surveyed: &SurveyedTable, table: Option<&Table>) -> Opti
     if let Some(extension) = &surveyed.extension {
         return Some(format!("belongs to extension {extension}"));
     }
+    if surveyed.name.schema == "larder" {
+        return Some("is in schema larder, a name that larder needs for its own tables".to_owned());
+    }
     match surveyed.kind {
         'v' => return Some("is a view; the tables that it reads from can be served".to_owned()),
         'm' => {

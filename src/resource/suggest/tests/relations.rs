@@ -1,9 +1,10 @@
 //! Children and lookups.
 
-use crate::resource::catalogue::ForeignKey;
-use crate::resource::suggest::SuggestOptions;
+use crate::resource::catalogue::{Descendant, ForeignKey, TableName};
+use crate::resource::row_security::TableRowSecurity;
 use crate::resource::suggest::survey::ColumnStatistics;
 use crate::resource::suggest::tests::{Database, options, outline, owned, shop};
+use crate::resource::suggest::{SuggestOptions, SuggestedRow};
 
 #[test]
 fn a_shop_has_orders_with_their_lines_and_tags() {
@@ -357,4 +358,119 @@ fn a_row_that_points_here_must_be_unique_and_not_null() {
     );
     let why = suggestion.resources[0].row.lookups[0].off.as_ref().unwrap();
     assert!(why.contains("may be null"), "{why}");
+}
+
+/// Rows below `row`, and the greatest level of children.
+fn extent(row: &SuggestedRow) -> (usize, usize) {
+    let below = row.children.iter().map(|child| extent(&child.row));
+    let (rows, level) = below.fold((row.lookups.len(), 0), |(rows, level), (more, deep)| {
+        (rows + more + 1, level.max(deep + 1))
+    });
+    (rows, level)
+}
+
+/// With `--depth 4` the suggestion took gigabytes, though each table is a child of others for a good reason.
+#[test]
+fn tables_that_belong_to_each_other_are_followed_to_a_bounded_number() {
+    let mut database = Database::default();
+    let name = |number: usize| "a".repeat(number + 1);
+    for number in 0..20 {
+        let above: Vec<String> = (0..number).map(|other| format!("x{other}")).collect();
+        let columns: Vec<String> = above.iter().map(|x| format!(", {x} int8")).collect();
+        database.add(&name(number), &format!("id int8{}", columns.concat()));
+        for (other, x) in above.iter().enumerate() {
+            database.belongs(&[x], &format!("public.{}", name(other)));
+        }
+    }
+    let options = SuggestOptions {
+        depth: 12,
+        ..options()
+    };
+    let suggestion = database.suggest_with(&options);
+    // The last one is shown by others, and no table refers to it.
+    assert_eq!(suggestion.resources.len(), 19);
+    for resource in &suggestion.resources {
+        let (rows, level) = extent(&resource.row);
+        assert!(rows <= 1_000, "{}: {rows}", resource.name);
+        if let Some(depth) = resource.depth {
+            assert!(level <= depth && depth < 12, "{level} {depth}");
+        }
+    }
+    assert!(suggestion.resources[0].depth.is_some());
+    assert_eq!(suggestion.resources[18].depth, None);
+}
+
+/// Rows with a null are not unique, so nothing sorted them always in the same way.
+#[test]
+fn a_link_whose_key_may_be_null_is_no_child() {
+    let mut database = Database::default();
+    database
+        .add("one", "id int8")
+        .add("two", "id int8")
+        .add("one_two", "one_id int8, two_id? int8")
+        .keyless()
+        .unique(&["one_id", "two_id"])
+        .indexed(&["two_id"])
+        .refers(&["one_id"], "public.one")
+        .refers(&["two_id"], "public.two");
+    let suggestion = database.suggest();
+    let found = outline(&suggestion);
+    assert!(found.starts_with("/one\n/two\n"), "{found}");
+}
+
+#[test]
+fn new_rows_of_a_child_need_no_value_of_its_foreign_key() {
+    let mut database = Database::default();
+    database
+        .add("vault", "token int8, name text")
+        .add("vault_items", "id int8, vault_token int8, pass_hash text")
+        .indexed(&["vault_token"])
+        .belongs(&["vault_token"], "public.vault");
+    let suggestion = database.suggest();
+    let child = &suggestion.resources[0].row.children[0];
+    assert_eq!(child.row.needed, ["pass_hash"]);
+}
+
+/// Superusers, owners and roles with `bypassrls` see what the policies hide from all others.
+#[test]
+fn rows_that_row_security_hides_from_others_are_not_in_force() {
+    let mut database = shop();
+    let secured = TableRowSecurity::new(1, "1 off".into());
+    for name in ["public.tags", "public.order_lines", "public.countries"] {
+        let table = database.catalogue.tables.get_mut(name).unwrap();
+        table.row_security = Some(secured.clone());
+    }
+    let found = outline(&database.suggest());
+    for part in [
+        "#/tags",
+        "#/countries",
+        "  #- order_lines by order_id",
+        "    #> tag by tag_id",
+        "  #> country by country_id",
+    ] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+}
+
+/// A key is unique in each of the tables only: documents were 500.
+#[test]
+fn tables_that_others_inherit_from_are_not_in_force() {
+    let mut database = Database::default();
+    database.add("base", "id int8");
+    let child = Descendant {
+        name: TableName {
+            oid: 99,
+            schema: "public".into(),
+            name: "derived".into(),
+        },
+        kind: 'r',
+    };
+    database.last().descendants.push(child);
+    database
+        .add("item", "id int8, base_id int8")
+        .refers(&["base_id"], "public.base");
+    assert_eq!(
+        outline(&database.suggest()),
+        "#/base\n/item\n  #> base by base_id\n"
+    );
 }
