@@ -3,7 +3,7 @@
 //! `connection` serves a service over the connections of [`crate::server`], by hyper. The service of the public address is
 //! [`middleware::stack::PublicService`]. It makes a typed [`request`](self) from each head, passes it through the
 //! middleware, answers from memory if it can, and passes other requests to `router`. `read` and `write` are the handlers of
-//! documents. `openapi` describes them, and `docs` shows the description in a browser. `auth` finds the credential of a
+//! documents. `openapi` and `index` describe them by `description`, and `docs` shows the former in a browser. `auth` finds the credential of a
 //! request and refuses requests. `problem` alone maps errors to statuses. `admin` is never served on the public address.
 //! Services need no socket, so tests don't either.
 
@@ -15,11 +15,13 @@ mod body;
 mod conditional;
 pub mod connection;
 mod decoding;
+mod description;
 mod docs;
 mod forwarded;
 mod full_body;
 mod headers;
 mod in_progress;
+mod index;
 mod internal_error;
 pub mod middleware;
 mod negotiate;

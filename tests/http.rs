@@ -7,6 +7,7 @@ mod connections;
 mod content_negotiation;
 mod cors;
 mod fields;
+mod index;
 mod keys;
 mod list;
 mod middleware;
@@ -188,7 +189,6 @@ async fn other_methods_are_405_with_allow() {
 async fn unknown_paths_are_404() {
     let larder = larder().await;
     for path in [
-        "/",
         "//",
         "/nothing",
         "/nothing:batch",

@@ -345,7 +345,7 @@ async fn the_page_and_what_it_loads_are_served() {
 async fn the_description_can_be_turned_off() {
     let config = format!("docs = false\n{ITEMS_CONFIG}");
     let larder = TestService::start(ITEMS, &config).await;
-    for path in ["/openapi.json", "/docs", "/docs/start.js"] {
+    for path in ["/", "/openapi.json", "/docs", "/docs/start.js"] {
         assert_eq!(larder.get(path).await.status, 404, "{path}");
     }
 }

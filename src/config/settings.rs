@@ -138,7 +138,7 @@ pub(super) const SETTINGS: [Setting; 72] = [
     default("insecure", "false", |c| Slot::Flag(&mut c.insecure))
         .help("Allow listen beyond loopback without [auth] or [tls]."),
     default("docs", "true", |c| Slot::Flag(&mut c.docs))
-        .help("Serve the OpenAPI description at /openapi.json and Swagger UI at /docs."),
+        .help("Serve the resources at /, their OpenAPI description at /openapi.json and Swagger UI at /docs."),
     default("access_log", "off", |c| {
         Slot::AccessLog(&mut c.access_log.format)
     })

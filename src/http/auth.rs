@@ -138,10 +138,21 @@ impl Auth {
 
     /// Whether `principal` may read or write documents of `resource`; `None`: a client without credentials.
     pub(super) fn allows_any(&self, principal: Option<&Principal>, resource: ResourceId) -> bool {
-        let anonymous = self.authenticator.anonymous();
-        principal
-            .map_or(anonymous, Principal::grants)
-            .allow_any(resource)
+        self.grants(principal).allow_any(resource)
+    }
+
+    /// Whether `principal` has `right` on documents of `resource`; `None`: a client without credentials.
+    pub(super) fn allows(
+        &self,
+        principal: Option<&Principal>,
+        resource: ResourceId,
+        right: Right,
+    ) -> bool {
+        self.grants(principal).allow(resource, right)
+    }
+
+    fn grants<'a>(&'a self, principal: Option<&'a Principal>) -> &'a Grants {
+        principal.map_or_else(|| self.authenticator.anonymous(), Principal::grants)
     }
 
     /// Decides about a request without verifying a credential. Does not wait.

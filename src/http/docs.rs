@@ -15,9 +15,10 @@ use axum::http::{HeaderMap, HeaderValue, Response, StatusCode};
 use axum::routing::get;
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::cache::document::entity_tag;
+use crate::cache::document::{ETAG_BYTES, entity_tag};
 use crate::http::conditional::Preconditions;
 use crate::http::problem::Problem;
+use crate::http::router::with_options;
 
 /// Allows this server's own files and API, and Swagger UI's icons, which are in its style sheet; nothing else.
 const POLICY: HeaderValue = HeaderValue::from_static(
@@ -27,7 +28,8 @@ const POLICY: HeaderValue = HeaderValue::from_static(
 
 /// For paths with a version: their content never changes.
 const FOREVER: HeaderValue = HeaderValue::from_static("public, max-age=31536000, immutable");
-const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
+/// Caches must revalidate.
+pub(super) const NO_CACHE: HeaderValue = HeaderValue::from_static("no-cache");
 
 /// A file of the page.
 #[derive(Clone, Copy)]
@@ -70,7 +72,7 @@ const FILES: [File; 4] = [
 pub(super) fn router<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let routes = FILES.into_iter().fold(Router::new(), |routes, file| {
         let respond = move |headers: HeaderMap| ready(file.response(&headers));
-        routes.route(file.path, get(respond))
+        routes.route(file.path, with_options(get(respond)))
     });
     // The router adds Allow.
     routes.method_not_allowed_fallback(|| ready(Problem::METHOD_NOT_ALLOWED.into_response()))
@@ -91,27 +93,33 @@ impl File {
     }
 }
 
-/// 200 with `body` and its entity tag, or 304 if the client has it. Caches must revalidate it.
-pub(super) fn tagged(
+/// As [`tagged_as`], with the entity tag of `body`.
+fn tagged(request_headers: &HeaderMap, media_type: &'static str, body: Bytes) -> Response<Body> {
+    let etag = entity_tag(xxh3_128(&body).to_be_bytes());
+    tagged_as(&etag, request_headers, media_type, Body::from(body))
+}
+
+/// 200 with `body`, whose entity tag is `etag`, or 304 if the client has it. Caches must revalidate it.
+pub(super) fn tagged_as(
+    etag: &[u8; ETAG_BYTES],
     request_headers: &HeaderMap,
     media_type: &'static str,
-    body: Bytes,
+    body: Body,
 ) -> Response<Body> {
-    let etag = entity_tag(xxh3_128(&body).to_be_bytes());
     let mut response = Response::new(Body::empty());
     if Preconditions::of(request_headers)
-        .find_none_match(&etag)
+        .find_none_match(etag)
         .is_some()
     {
         *response.status_mut() = StatusCode::NOT_MODIFIED;
     } else {
-        *response.body_mut() = Body::from(body);
+        *response.body_mut() = body;
     }
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     headers.insert(CACHE_CONTROL, NO_CACHE);
     // A quoted hexadecimal number is always a valid header value.
-    if let Ok(etag) = HeaderValue::from_bytes(&etag) {
+    if let Ok(etag) = HeaderValue::from_bytes(etag) {
         headers.insert(ETAG, etag);
     }
     response

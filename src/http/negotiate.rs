@@ -6,6 +6,8 @@ use axum::http::header::{ACCEPT, ACCEPT_ENCODING, HeaderName};
 use crate::cache::encoding::Encoding;
 use crate::http::headers::{JSON, members};
 
+const HTML: &str = "text/html";
+
 /// Whether the client accepts JSON. Almost all clients send `*/*` or no `Accept`.
 pub(super) fn accepts_json(headers: &HeaderMap) -> bool {
     match headers.get(ACCEPT) {
@@ -16,20 +18,37 @@ pub(super) fn accepts_json(headers: &HeaderMap) -> bool {
 }
 
 fn is_json_accepted(headers: &HeaderMap) -> bool {
-    // The most specific range decides.
+    weight_of(headers, "application", JSON) > 0
+}
+
+/// Whether the client prefers HTML to JSON, as browsers do.
+pub(super) fn prefers_html(headers: &HeaderMap) -> bool {
+    weight_of(headers, "text", HTML) > weight_of(headers, "application", JSON)
+}
+
+/// The weight of `media_type`, which begins with `kind`, in thousandths. The most specific range decides.
+fn weight_of(headers: &HeaderMap, kind: &str, media_type: &str) -> u16 {
     let mut best: Option<(u8, u16)> = None;
     let mut any = false;
     for (range, weight) in preferences(headers, ACCEPT) {
         any = true;
-        let specificity = match range {
-            "*/*" => 0,
-            _ if range.eq_ignore_ascii_case("application/*") => 1,
-            _ if range.eq_ignore_ascii_case(JSON) => 2,
-            _ => continue,
+        let is_any_of = |of: &str| of.eq_ignore_ascii_case(kind);
+        let specificity = if range == "*/*" {
+            0
+        } else if range.strip_suffix("/*").is_some_and(is_any_of) {
+            1
+        } else if range.eq_ignore_ascii_case(media_type) {
+            2
+        } else {
+            continue;
         };
         best = best.max(Some((specificity, weight)));
     }
-    !any || best.is_some_and(|(_, weight)| weight > 0)
+    match best {
+        Some((_, weight)) => weight,
+        None if any => 0,
+        None => 1_000,
+    }
 }
 
 /// The encoding that the client prefers; `None` for the document without one.
@@ -134,6 +153,31 @@ mod tests {
             &["*/*;q=x"],
         ] {
             assert!(!accepts(lines), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn browsers_prefer_html() {
+        let prefers = |lines: &[&'static str]| prefers_html(&headers(&ACCEPT, lines));
+        for lines in [
+            &["text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"][..],
+            &["text/html"],
+            &["application/json;q=0.5", "Text/*"],
+            &["application/json;q=0, */*"],
+        ] {
+            assert!(prefers(lines), "{lines:?}");
+        }
+        for lines in [
+            &[][..],
+            &[""],
+            &["*/*"],
+            &["application/json"],
+            &["application/json, text/html"],
+            &["text/html;q=0.9, */*"],
+            &["application/json, text/plain, */*"],
+            &["image/png"],
+        ] {
+            assert!(!prefers(lines), "{lines:?}");
         }
     }
 

@@ -13,165 +13,177 @@ mod security;
 mod template;
 
 use std::collections::HashSet;
-use std::future::ready;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::Request;
-use axum::http::header::{CACHE_CONTROL, VARY};
-use axum::http::{HeaderValue, Response};
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 
 use crate::auth::Principal;
 use crate::documents::Documents;
 use crate::http::auth::Auth;
-use crate::http::docs::tagged;
-use crate::http::headers::JSON;
+use crate::http::description::{Described, Description, ResourcePart};
+use crate::http::openapi::documents::SCHEMAS;
 use crate::http::openapi::template::{Template, Values, reference};
 use crate::http::problem::Problem;
-use crate::http::request::RequestContext;
+use crate::http::router::with_options;
 use crate::resource::{Resource, ResourceId};
 
-/// The most descriptions that are kept, each of other resources.
-const KEPT_MAX: usize = 16;
-/// With authentication, each client may see another description.
-const PRIVATE: HeaderValue = HeaderValue::from_static("private, no-cache");
-const BY_CREDENTIAL: HeaderValue = HeaderValue::from_static("authorization, cookie, x-api-key");
+/// Stand in the text where the members of the resources are inserted. No name has a zero character.
+const PATHS: &str = "\0paths";
+const COMPONENTS: &str = "\0schemas";
 
 /// The route of `/openapi.json`.
 pub(super) fn router<S: Clone + Send + Sync + 'static>(
     documents: Documents,
     auth: Option<Arc<Auth>>,
 ) -> Router<S> {
-    let description = Arc::new(Description {
-        documents,
-        auth,
-        rendered: ArcSwap::default(),
-    });
-    let respond = move |request: Request| ready(description.response(&request));
+    let description = OpenApi::new(&documents, auth.clone());
+    let described = Arc::new(Described::new(description, documents, auth));
+    let respond = move |request: Request| {
+        let described = Arc::clone(&described);
+        async move {
+            let (head, _) = request.into_parts();
+            described.response(&head).await
+        }
+    };
     // The router adds Allow.
     Router::new()
-        .route("/openapi.json", get(respond))
-        .method_not_allowed_fallback(|| ready(Problem::METHOD_NOT_ALLOWED.into_response()))
+        .route("/openapi.json", with_options(get(respond)))
+        .method_not_allowed_fallback(async || Problem::METHOD_NOT_ALLOWED.into_response())
 }
 
-/// The documents, rendered again when a resource has changed.
-struct Description {
-    documents: Documents,
+/// What the text of all resources depends on.
+struct OpenApi {
     /// `None`: no operation requires authentication.
     auth: Option<Arc<Auth>>,
-    /// Those of different resources, oldest first.
-    rendered: ArcSwap<Vec<Arc<Rendered>>>,
+    /// Writes may have an `Idempotency-Key`.
+    repeatable: bool,
+    /// The components with the schemas of each resource, in the order of [`SCHEMAS`].
+    components: Vec<[String; SCHEMAS.len()]>,
+    /// The component with the schema of problems.
+    problem: String,
 }
 
-struct Rendered {
-    /// The resources that it describes.
-    resources: Vec<Arc<Resource>>,
-    text: Bytes,
+/// The members of `paths` and of `schemas` that describe a resource, each with a comma before it.
+struct Members {
+    paths: Bytes,
+    schemas: Bytes,
 }
 
-impl Description {
-    fn response(&self, request: &Request) -> Response<Body> {
-        let context = request.extensions().get::<RequestContext>();
-        let principal = context.and_then(RequestContext::principal);
-        let mut response = match self.current(principal) {
-            Ok(rendered) => tagged(request.headers(), JSON, rendered.text.clone()),
-            Err(problem) => problem.into_response(),
-        };
-        if self.auth.is_some() {
-            let headers = response.headers_mut();
-            headers.insert(CACHE_CONTROL, PRIVATE);
-            headers.append(VARY, BY_CREDENTIAL);
-        }
-        response
-    }
-
-    /// The document of the resources that `principal` may use and that fit the database; if none does, why the first one
-    /// does not.
-    fn current(&self, principal: Option<&Principal>) -> Result<Arc<Rendered>, Problem> {
-        let ids = self.documents.names().zip(ResourceId::in_order());
-        let is_visible = |id| {
-            let auth = self.auth.as_ref();
-            auth.is_none_or(|auth| auth.allows_any(principal, id))
-        };
-        let ids = ids.map(|(_, id)| id).filter(|id| is_visible(*id));
-        let resources = ids.map(|id| self.documents.resource(id));
-        let (fitting, others): (Vec<_>, Vec<_>) = resources.partition(Result::is_ok);
-        let resources: Vec<Arc<Resource>> = fitting.into_iter().flatten().collect();
-        if let (true, Some(Err(error))) = (resources.is_empty(), others.into_iter().next()) {
-            return Err(Problem::from(error));
-        }
-        let kept = self.rendered.load();
-        if let Some(rendered) = kept.iter().find(|rendered| rendered.is_of(&resources)) {
-            return Ok(Arc::clone(rendered));
-        }
-        let repeatable = self.documents.keeps_answers();
-        let document = document(&resources, self.auth.as_deref(), repeatable);
-        let text = Bytes::from(document.to_string());
-        let rendered = Arc::new(Rendered { resources, text });
-        // Of two that are rendered at once, one is kept.
-        let newest = kept.iter().rev().take(KEPT_MAX - 1).rev();
-        let newest = newest.chain([&rendered]).map(Arc::clone);
-        self.rendered.store(Arc::new(newest.collect()));
-        Ok(rendered)
-    }
-}
-
-impl Rendered {
-    /// Whether it describes these resources.
-    fn is_of(&self, resources: &[Arc<Resource>]) -> bool {
-        let is_same = |(one, other)| Arc::ptr_eq(one, other);
-        self.resources.len() == resources.len() && self.resources.iter().zip(resources).all(is_same)
-    }
-}
-
-/// The description of these resources, and of the roles that they require; writes may have an `Idempotency-Key` if they
-/// are `repeatable`.
-fn document(resources: &[Arc<Resource>], auth: Option<&Auth>, repeatable: bool) -> Value {
-    let template = Template::parse();
-    let mut names = Names::default();
-    let documents: Vec<String> = resources
-        .iter()
-        .map(|resource| names.claim(&resource.name))
-        .collect();
-    let mut paths = Map::new();
-    let mut schemas = Map::new();
-    for (resource, document) in resources.iter().zip(documents) {
-        let mut values = operations::values(&template, resource, repeatable);
-        for (name, schema) in documents::schemas(resource) {
-            let component = match name {
+impl OpenApi {
+    fn new(documents: &Documents, auth: Option<Arc<Auth>>) -> Self {
+        let mut names = Names::default();
+        let of_documents: Vec<String> = documents.names().map(|name| names.claim(name)).collect();
+        let components = of_documents.into_iter().map(|document| {
+            SCHEMAS.map(|schema| match schema {
                 "document" => document.clone(),
-                name => names.claim(&format!("{document}-{name}")),
-            };
-            values.insert(name, reference("schemas", &component));
-            schemas.extend(schema.map(|schema| (component, schema)));
+                schema => names.claim(&format!("{document}-{schema}")),
+            })
+        });
+        Self {
+            auth,
+            repeatable: documents.keeps_answers(),
+            components: components.collect(),
+            problem: names.claim("problem"),
         }
-        paths.extend(operations::paths(&template, resource, &values, auth));
     }
-    let problem = names.claim("problem");
-    schemas.insert(problem.clone(), template.fill("problem", &Values::new()));
-    let schemes = auth.map(Auth::schemes);
-    if let Some(schemes) = &schemes {
-        paths.extend(security::paths(&template, schemes));
+}
+
+impl Description for OpenApi {
+    type Part = Members;
+
+    fn is_shown(auth: &Auth, principal: Option<&Principal>, id: ResourceId) -> bool {
+        auth.allows_any(principal, id)
     }
-    let tags = resources
-        .iter()
-        .map(|resource| json!({"name": resource.name}));
-    let values = Values::from([
-        ("version", json!(env!("CARGO_PKG_VERSION"))),
-        ("tags", tags.collect()),
-        ("paths", Value::Object(paths)),
-        ("schemas", Value::Object(schemas)),
-        ("problems", template.problems(&problem)),
-    ]);
-    let mut document = template.fill("document", &values);
-    if let Some(schemes) = &schemes {
-        document["components"]["securitySchemes"] = security::schemes(&template, schemes);
+
+    fn part(&self, id: ResourceId, resource: &Resource) -> Members {
+        let template = Template::get();
+        let mut values = operations::values(template, resource, self.repeatable);
+        let mut schemas = Map::new();
+        let components = self.components.get(id.index()).into_iter().flatten();
+        let all = SCHEMAS.into_iter().zip(components);
+        for ((name, component), schema) in all.zip(documents::schemas(resource)) {
+            values.insert(name, reference("schemas", component));
+            schemas.extend(schema.map(|schema| (component.clone(), schema)));
+        }
+        let paths = operations::paths(template, resource, &values, self.auth.as_deref());
+        Members {
+            paths: members(paths.collect()),
+            schemas: members(schemas),
+        }
     }
-    document
+
+    fn join(&self, parts: &[Arc<ResourcePart<Members>>]) -> Vec<Bytes> {
+        let text = self.document(parts).to_string();
+        let (before, rest) = split_at(&text, PATHS);
+        let (between, after) = split_at(rest, COMPONENTS);
+        let schemes = self.auth.as_deref().map(Auth::schemes);
+        let template = Template::get();
+        let sessions = schemes.map(|schemes| security::paths(template, &schemes));
+        let problem = template.fill("problem", &Values::new());
+        let problem = Map::from_iter([(self.problem.clone(), problem)]);
+        let paths = parts.iter().map(|part| part.text.paths.clone());
+        let schemas = parts.iter().map(|part| part.text.schemas.clone());
+        let mut pieces = vec![Bytes::copy_from_slice(before.as_bytes())];
+        pieces.extend(object(paths.chain(sessions.map(members))));
+        pieces.push(Bytes::copy_from_slice(between.as_bytes()));
+        pieces.extend(object(schemas.chain([members(problem)])));
+        pieces.push(Bytes::copy_from_slice(after.as_bytes()));
+        pieces
+    }
+}
+
+impl OpenApi {
+    /// The description of the resources of `parts` without their members.
+    fn document(&self, parts: &[Arc<ResourcePart<Members>>]) -> Value {
+        let template = Template::get();
+        let tags = parts.iter().map(|part| json!({"name": part.resource.name}));
+        let values = Values::from([
+            ("version", json!(env!("CARGO_PKG_VERSION"))),
+            ("tags", tags.collect()),
+            ("paths", json!(PATHS)),
+            ("schemas", json!(COMPONENTS)),
+            ("problems", template.problems(&self.problem)),
+        ]);
+        let mut document = template.fill("document", &values);
+        if let Some(auth) = &self.auth {
+            document["components"]["securitySchemes"] =
+                security::schemes(template, &auth.schemes());
+        }
+        document
+    }
+}
+
+/// What is before and after `place`, a value of `text`.
+fn split_at<'t>(text: &'t str, place: &str) -> (&'t str, &'t str) {
+    let place = json!(place).to_string();
+    text.split_once(&place).unwrap_or((text, ""))
+}
+
+/// The members of an object, each with a comma before it.
+fn members(object: Map<String, Value>) -> Bytes {
+    if object.is_empty() {
+        return Bytes::new();
+    }
+    let mut text = Value::Object(object).to_string();
+    text.replace_range(..1, ",");
+    text.pop();
+    // Without the room that it grew into.
+    text.into_boxed_str().into_boxed_bytes().into()
+}
+
+/// An object of these members.
+fn object(members: impl Iterator<Item = Bytes>) -> impl Iterator<Item = Bytes> {
+    let mut members = members.filter(|members| !members.is_empty());
+    let first = members.next().map(|first| first.slice(1..));
+    let begin = std::iter::once(Bytes::from_static(b"{"));
+    begin
+        .chain(first)
+        .chain(members)
+        .chain([Bytes::from_static(b"}")])
 }
 
 /// Names of schemas, which are unique.

@@ -132,6 +132,8 @@ problems! {
     PRECONDITION_FAILED = PRECONDITION_FAILED, "the condition of If-Match or If-None-Match is not met";
     /// `fields` of a stored document whose bytes are not as larder writes them.
     NOT_PROJECTED = INTERNAL_SERVER_ERROR, "the stored document could not be split into fields";
+    /// Making it panicked.
+    NOT_DESCRIBED = INTERNAL_SERVER_ERROR, "the resources could not be described";
     /// Parsing panicked.
     NOT_PARSED = INTERNAL_SERVER_ERROR, "the body could not be parsed";
 

@@ -5,6 +5,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::ALLOW;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
+use axum::routing::MethodRouter;
 
 use crate::clock::Boottime;
 use crate::http::decoding::{content_coding, decode};
@@ -12,7 +13,7 @@ use crate::http::full_body::FullBody;
 use crate::http::problem::Problem;
 use crate::http::request::{self, RequestContext, TargetPart};
 use crate::http::state::HttpState;
-use crate::http::{docs, openapi, read, write};
+use crate::http::{docs, index, openapi, read, write};
 
 /// The methods of the server as a whole (`OPTIONS *`).
 const METHODS: &str = "GET, HEAD, POST, OPTIONS";
@@ -22,12 +23,19 @@ pub(super) const REQUEST: &str = "request";
 /// The same if PostgreSQL did.
 const POSTGRES: &str = "postgres";
 
-/// All paths of the public address; `described`: with `/docs` and `/openapi.json`.
+/// The methods of paths that can only be read.
+const READING_METHODS: &str = "GET, HEAD, OPTIONS";
+
+/// All paths of the public address; `described`: with `/`, `/docs` and `/openapi.json`.
 pub(super) fn router(state: &HttpState, described: bool) -> Router {
     let auth = state.auth.clone();
     let sessions = auth.as_ref().map(|auth| auth.router());
-    let described =
-        described.then(|| docs::router().merge(openapi::router(state.documents.clone(), auth)));
+    let described = described.then(|| {
+        let documents = &state.documents;
+        docs::router()
+            .merge(openapi::router(documents.clone(), auth.clone()))
+            .merge(index::router(documents.clone(), auth))
+    });
     // The middleware has split paths of documents. axum's router would decode keys before they are split at commas.
     let router = described.unwrap_or_default().fallback(handle);
     let router = router.with_state(state.clone());
@@ -112,6 +120,13 @@ async fn dispatch(
             Ok((POSTGRES, Box::pin(writing).await?))
         }
     }
+}
+
+/// Answers `OPTIONS` for a path that can only be read, too.
+pub(super) fn with_options<S: Clone + Send + Sync + 'static>(
+    reading: MethodRouter<S>,
+) -> MethodRouter<S> {
+    reading.options(async || allow(READING_METHODS).map(Body::new))
 }
 
 /// 204 with the methods that are allowed.

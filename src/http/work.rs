@@ -74,8 +74,21 @@ pub(super) async fn run<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
     if bytes <= INLINE_BYTES_MAX {
-        return Ok(work());
+        Ok(work())
+    } else {
+        run_elsewhere(waiting, failed, work).await
     }
+}
+
+/// As [`run`], for work that takes long however few bytes there are.
+///
+/// # Errors
+/// See [`run`].
+pub(super) async fn run_elsewhere<T: Send + 'static>(
+    waiting: Waiting,
+    failed: Problem,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
     let permit = take_turn(Arc::clone(&BLOCKING), waiting).await?;
     let done = run_blocking(move || {
         let _permit = permit;

@@ -8,18 +8,21 @@ use crate::resource::value::ValueType;
 use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn};
 use crate::resource::{Field, Resource, Row};
 
-/// The schemas of a resource by their names in the template; `None` for bodies if it can't be written.
-pub(super) fn schemas(resource: &Resource) -> [(&'static str, Option<Value>); 5] {
+/// The names of a resource's schemas in the template.
+pub(super) const SCHEMAS: [&str; 5] = ["document", "part", "new", "replacement", "patch"];
+
+/// The schemas of [`SCHEMAS`]; `None` for bodies if it can't be written.
+pub(super) fn schemas(resource: &Resource) -> [Option<Value>; SCHEMAS.len()] {
     let mut document = read(&resource.root, true);
     document["examples"] = json!([read_example(resource)]);
     let writable = resource.writable.as_ref().ok();
     let body = |purpose| writable.map(|writable| written(writable, purpose));
     [
-        ("document", Some(document)),
-        ("part", Some(read(&resource.root, false))),
-        ("new", body(Purpose::New)),
-        ("replacement", body(Purpose::Replacement)),
-        ("patch", body(Purpose::Patch)),
+        Some(document),
+        Some(read(&resource.root, false)),
+        body(Purpose::New),
+        body(Purpose::Replacement),
+        body(Purpose::Patch),
     ]
 }
 

@@ -7,6 +7,7 @@
 //! - `problems` next to an operation's `responses` are its problems besides those of every path.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value, json};
 
@@ -22,10 +23,13 @@ pub(super) type Values = HashMap<&'static str, Value>;
 pub(super) struct Template(Value);
 
 impl Template {
-    /// Parses `template.json`.
-    pub(super) fn parse() -> Self {
-        // A unit test parses it, so this does not fail.
-        Self(serde_json::from_str(TEMPLATE).unwrap_or_default())
+    /// `template.json`, which the first call parses.
+    pub(super) fn get() -> &'static Self {
+        static PARSED: LazyLock<Template> = LazyLock::new(|| {
+            // A unit test parses it, so this does not fail.
+            Template(serde_json::from_str(TEMPLATE).unwrap_or_default())
+        });
+        &PARSED
     }
 
     /// Its part `name` with `values` filled in.
@@ -132,7 +136,7 @@ mod tests {
 
     #[test]
     fn the_template_is_json() {
-        let template = Template::parse();
+        let template = Template::get();
         for part in ["document", "problem", "resource", "sessions"] {
             assert!(template.0[part].is_object(), "{part}");
         }
