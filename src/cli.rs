@@ -35,6 +35,7 @@ Exit codes:
   0   success
   1   failure; check: it has findings, or not all could be checked
   2   wrong usage
+  69  status, explain, purge: the larder is not ready, or its admin address does not respond
   78  wrong configuration; the message names file, line and key";
 
 /// Serves rows of PostgreSQL as JSON documents, caches them in memory and on disk, and invalidates them at each change.
@@ -92,6 +93,10 @@ pub enum Command {
     Config(ConfigArgs),
     /// Remove documents from the tiers of a running larder, through its admin address
     Purge(PurgeArgs),
+    /// Print how a running larder is, through its admin address
+    Status(StatusArgs),
+    /// Print what the tiers of a running larder know of one key, through its admin address
+    Explain(ExplainArgs),
     /// Delete the rows of the change log that no larder needs, and print which larders need the rest
     Prune(PruneArgs),
     /// Read a password from the terminal or stdin, and print its hash for [[auth.user]]
@@ -201,6 +206,36 @@ pub struct PurgeArgs {
     /// The key of one document as in its path, such as 42 or 7,NO; without it all documents are removed
     #[arg(allow_negative_numbers = true)]
     pub key: Option<String>,
+}
+
+/// Flags of `status`.
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    /// Print it each second, until Ctrl-C
+    #[arg(long)]
+    pub watch: bool,
+    /// A table, or the JSON of /status
+    #[arg(long, value_enum, default_value_t = StatusFormat::Human, value_name = "FORMAT")]
+    pub format: StatusFormat,
+}
+
+/// How `status` prints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum StatusFormat {
+    /// For people
+    Human,
+    /// As /status answers
+    Json,
+}
+
+/// Arguments of `explain`.
+#[derive(Args, Clone, Debug)]
+pub struct ExplainArgs {
+    /// The resource's name
+    pub resource: String,
+    /// The key as in the document's path, such as 42 or 7,NO
+    #[arg(allow_negative_numbers = true)]
+    pub key: String,
 }
 
 /// Flags of `prune`.

@@ -1,7 +1,9 @@
 //! What the subcommands do, one module each.
+pub mod admin;
 pub mod check;
 pub mod config;
 pub mod database;
+pub mod explain;
 pub mod hash_password;
 pub mod init;
 pub mod install;
@@ -9,6 +11,7 @@ pub mod prune;
 pub mod purge;
 pub mod seed;
 pub mod serve;
+pub mod status;
 
 use anyhow::Context;
 use tokio::runtime::Builder;
@@ -48,6 +51,8 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
             Command::Init(args) => init::run(&config, &sources.path().0, &args).await,
             Command::Check(args) => check::run(&config, &args).await,
             Command::Purge(args) => purge::run(&config, &args).await,
+            Command::Status(args) => status::run(&config, &args).await,
+            Command::Explain(args) => explain::run(&config, &args, &mut std::io::stdout()).await,
             Command::Prune(args) => prune::run(&config, &args).await,
             Command::Seed(args) => seed::run(&config, &args).await,
             Command::Install(args) => install::install(&config, args.print).await,

@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use larder::cli::Cli;
 use larder::commands;
+use larder::commands::admin::NoResponse;
 use larder::commands::check::QueryErrors;
 use larder::commands::config::ConfigCommandError;
+use larder::commands::status::NotReady;
 use larder::config::{ConfigError, Environment};
 use larder::telemetry;
 
@@ -15,6 +17,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Wrong configuration (`EX_CONFIG` of BSD's sysexits.h).
 const EXIT_CONFIG: u8 = 78;
+
+/// A larder is not ready or does not respond (`EX_UNAVAILABLE` there).
+const EXIT_UNAVAILABLE: u8 = 69;
 
 /// Wrong usage, as clap has it.
 const EXIT_USAGE: u8 = 2;
@@ -38,8 +43,11 @@ fn fail(error: &anyhow::Error) -> ExitCode {
     let misconfigured = error.is::<ConfigError>()
         || matches!(error.downcast_ref(), Some(ConfigCommandError::Config(_)));
     let misused = error.is::<QueryErrors>();
+    let unavailable = error.is::<NotReady>() || error.is::<NoResponse>();
     ExitCode::from(if misconfigured {
         EXIT_CONFIG
+    } else if unavailable {
+        EXIT_UNAVAILABLE
     } else if misused {
         EXIT_USAGE
     } else {

@@ -6,6 +6,7 @@ mod logs;
 mod private_postgres;
 mod refusals;
 mod serving;
+mod watching;
 
 use std::fs;
 

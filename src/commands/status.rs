@@ -1,0 +1,165 @@
+//! `larder status`: how a running larder is, through its admin address.
+
+mod table;
+pub(super) mod units;
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::Method;
+use rustix::termios::tcgetwinsize;
+use tokio::signal::ctrl_c;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::cli::{StatusArgs, StatusFormat};
+use crate::commands::admin::{AdminClient, escaped};
+use crate::config::Config;
+
+/// `--watch` asks once in this time.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
+
+/// larder responds, but is not ready.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("not ready: {0}")]
+pub struct NotReady(String);
+
+/// What a running larder says of itself.
+struct Report {
+    /// As `/readyz` says it, why it is not ready or which resources are not.
+    readiness: Result<String, NotReady>,
+    /// The JSON of `/status`.
+    status: String,
+}
+
+/// Prints the state of the larder at the configured admin address to stdout, with `--watch` each second until SIGINT.
+///
+/// # Errors
+/// [`NotReady`], the state is printed nevertheless; [`NoResponse`](crate::commands::admin::NoResponse);
+/// [`ConfigError`](crate::config::ConfigError) for a token that can't be read; a response that refuses.
+pub async fn run(config: &Config, args: &StatusArgs) -> anyhow::Result<()> {
+    let client = AdminClient::new(config)?;
+    if args.watch {
+        watch(&client, args.format).await
+    } else {
+        let report = report(&client).await?;
+        let text = text(&client, &report, args.format)?;
+        write(&text)?;
+        Ok(report.readiness.map(drop)?)
+    }
+}
+
+async fn report(client: &AdminClient) -> anyhow::Result<Report> {
+    let ready = client.send(Method::GET, "/readyz").await?;
+    let said = escaped(ready.body.trim_end());
+    Ok(Report {
+        readiness: if ready.is_success {
+            Ok(said)
+        } else {
+            Err(NotReady(said))
+        },
+        status: client.request(Method::GET, "/status").await?,
+    })
+}
+
+fn text(client: &AdminClient, report: &Report, format: StatusFormat) -> anyhow::Result<String> {
+    if format == StatusFormat::Json {
+        return Ok(format!("{}\n", report.status.trim_end()));
+    }
+    let status = serde_json::from_str(&report.status);
+    let status = status.context("the admin address answers no JSON")?;
+    let readiness = match &report.readiness {
+        Ok(ready) => ready.clone(),
+        Err(error) => error.to_string(),
+    };
+    Ok(table::text(
+        &format!("larder at {}: {readiness}", client.address()),
+        &status,
+    ))
+}
+
+/// Prints the state each second. On a terminal, it replaces what was printed before.
+async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()> {
+    let is_screen = std::io::stdout().is_terminal() && format == StatusFormat::Human;
+    let mut ticks = interval(WATCH_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut last = Ok(());
+    let mut is_first = true;
+    loop {
+        let asked = async {
+            ticks.tick().await;
+            report(client).await
+        };
+        let asked = tokio::select! {
+            asked = asked => asked,
+            interrupted = ctrl_c() => {
+                interrupted.context("waiting for SIGINT")?;
+                return last;
+            }
+        };
+        let shown = match &asked {
+            Ok(report) => text(client, report, format)?,
+            Err(error) => format!("{error:#}\n"),
+        };
+        match (is_screen, format, &asked) {
+            (true, ..) => write(&screen(&shown, is_first))?,
+            // What reads the lines expects JSON.
+            (false, StatusFormat::Json, Err(error)) => eprintln!("larder: {error:#}"),
+            (false, StatusFormat::Json, Ok(_)) => write(&shown)?,
+            (false, StatusFormat::Human, _) if is_first => write(&shown)?,
+            (false, StatusFormat::Human, _) => write(&format!("\n{shown}"))?,
+        }
+        is_first = false;
+        last = asked.and_then(|report| Ok(report.readiness.map(drop)?));
+    }
+}
+
+/// What shows `text` on a terminal from its first line on, as far as there is room, in place of what is there.
+fn screen(text: &str, is_first: bool) -> String {
+    let size = tcgetwinsize(std::io::stdout());
+    let (rows, columns) = size.map_or((0, 0), |size| (size.ws_row.into(), size.ws_col.into()));
+    // Clears the rest of each line and of the screen, so that nothing flickers.
+    let clear = if is_first { "\x1b[2J" } else { "" };
+    let lines = fitted(text, rows, columns).into_iter();
+    let lines: String = lines.map(|line| format!("{line}\x1b[K\n")).collect();
+    format!("{clear}\x1b[H{lines}\x1b[J")
+}
+
+/// The lines of `text` that a terminal has room for; 0 is a size that is not known.
+fn fitted(text: &str, rows: usize, columns: usize) -> Vec<String> {
+    let columns = if columns == 0 { usize::MAX } else { columns };
+    let mut lines: Vec<String> = text
+        .lines()
+        .map(|line| line.chars().take(columns).collect())
+        .collect();
+    // The cursor takes the last line, and what is left out is told in the one before.
+    let room = rows.saturating_sub(1);
+    if rows > 0 && lines.len() > room {
+        let kept = room.saturating_sub(1);
+        let left_out = lines.len() - kept;
+        lines.truncate(kept);
+        lines.push(format!("… {left_out} lines more"));
+    }
+    lines
+}
+
+fn write(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())
+        .and_then(|()| out.flush())
+        .context("writing to stdout")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_the_first_lines() {
+        let text = "one\ntwo\nthree\nfour\n";
+        assert_eq!(fitted(text, 0, 0), ["one", "two", "three", "four"]);
+        assert_eq!(fitted(text, 5, 3), ["one", "two", "thr", "fou"]);
+        assert_eq!(fitted(text, 4, 80), ["one", "two", "… 2 lines more"]);
+        assert_eq!(fitted(text, 1, 80), ["… 4 lines more"]);
+    }
+}
