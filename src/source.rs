@@ -257,7 +257,7 @@ const ALTERED: [&str; 10] = [
 ];
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
-const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
+pub(crate) const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
 
 /// `program_limit_exceeded` (PostgreSQL manual, appendix A): among others, a text of more than 1 GiB.
 const PROGRAM_LIMIT_EXCEEDED: &str = "54000";

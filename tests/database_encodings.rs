@@ -198,3 +198,31 @@ async fn hit(larder: &TestService, path: &str) {
     })
     .await;
 }
+
+/// As a client without a claim: no document can be its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_the_encoding_lacks_owns_nothing() {
+    let url = database_of("LATIN1", &row("a", "one")).await;
+    let hash = "3c44f43ed3a9baa9a1780533ae5bc50412abdaa03496d52aa9ffc577171d85cb";
+    let config = format!(
+        "[[auth.key]]\nname = 'c17'\nhash = '{hash}'\nroles = ['customer']\nclaims = {{ sub = '日' }}\n\
+         {CONFIG}read = ['customer']\nwrite = ['customer']\n\
+         [resource.owner]\ncolumn = 'body'\nclaim = 'sub'\nroles = ['customer']\n"
+    );
+    let larder = TestService::start_on(&url, &config, &[]).await;
+    let send = async |method: Method, path: &str, body: &str| {
+        let headers = [("x-api-key", "c17")];
+        let answer = larder.write(method, path, &headers, body).await;
+        answer.status.as_u16()
+    };
+    for path in ["/words/a", "/words/b"] {
+        assert_eq!(send(Method::GET, path, "").await, 404, "{path}");
+        assert_eq!(send(Method::DELETE, path, "").await, 404, "{path}");
+        let patched = send(Method::PATCH, path, r#"{"body":"two"}"#).await;
+        assert_eq!(patched, 404, "{path}");
+        let body = format!(r#"{{"id":"{}"}}"#, &path[7..]);
+        assert_eq!(send(Method::PUT, path, &body).await, 404, "{path}");
+    }
+    assert_eq!(send(Method::DELETE, "/words/%E6%97%A5", "").await, 404);
+    assert_eq!(send(Method::PUT, "/words/%E6%97%A5", "{}").await, 422);
+}

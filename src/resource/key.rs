@@ -320,6 +320,9 @@ impl KeyShape {
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
             if canonical.bytes().all(is_plain) {
                 text.push_str(canonical);
+            } else if matches!(canonical, "." | "..") {
+                // As it is, clients would take it for a part of the path (RFC 3986, section 5.2.4).
+                text.extend(canonical.chars().map(|_| "%2E"));
             } else {
                 text.extend(utf8_percent_encode(canonical, ENCODED));
             }

@@ -229,3 +229,23 @@ async fn keys_with_a_precision_are_rounded_before_they_are_compared() {
         assert_eq!(rows, format!("b{number}old"), "{kind}");
     }
 }
+
+/// A client that reads `Location` as a reference would take them for parts of the path.
+#[tokio::test(flavor = "multi_thread")]
+async fn dots_are_encoded_in_locations() {
+    let larder = TestService::start(
+        "create table t (id text primary key)",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n",
+    )
+    .await;
+    for (key, path) in [
+        (".", "/ts/%2E"),
+        ("..", "/ts/%2E%2E"),
+        ("...", "/ts/..."),
+        (".a", "/ts/.a"),
+    ] {
+        let answer = larder.post("/ts", &json!({"id": key})).await;
+        assert_eq!(answer.header("location"), path);
+        assert_eq!(larder.get(path).await.json(), json!({"id": key}));
+    }
+}

@@ -315,7 +315,9 @@ fn respond(
         written.effect,
         WriteEffect::Deleted | WriteEffect::Kept | WriteEffect::Moved
     );
-    if let Some(preferred) = preferred.filter(|_| applies) {
+    // A response without the document, such as one that the writer may not read, does not represent it.
+    let is_kept = |preferred: &&str| *preferred == RETURN_MINIMAL || written.document.is_some();
+    if let Some(preferred) = preferred.filter(is_kept).filter(|_| applies) {
         headers.insert(PREFERENCE_APPLIED, HeaderValue::from_static(preferred));
     }
     let body = written.document.map(|document| {
@@ -329,4 +331,31 @@ fn respond(
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::testing::named;
+
+    #[test]
+    fn a_preference_applies_if_the_response_shows_it() {
+        let applied = |document: Option<&'static str>, preferred: Option<&'static str>| {
+            let written = Written {
+                effect: WriteEffect::Replaced,
+                key: "1".into(),
+                document: document.map(Bytes::from),
+                repeated: None,
+                token: "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11.7".parse().unwrap(),
+            };
+            let response = respond("items", &named("items"), written, preferred);
+            let applied = response.headers().get(PREFERENCE_APPLIED);
+            applied.map(|applied| applied.to_str().unwrap().to_owned())
+        };
+        let (minimal, whole) = (Some(RETURN_MINIMAL), Some(RETURN_REPRESENTATION));
+        assert_eq!(applied(Some("{}"), whole).as_deref(), whole);
+        assert_eq!(applied(None, whole), None);
+        assert_eq!(applied(None, minimal).as_deref(), minimal);
+        assert_eq!(applied(None, None), None);
+    }
 }

@@ -54,7 +54,14 @@ impl Transaction<'_> {
             None => &target.sql.lock,
         };
         let inputs = Inputs::key(key).claimed_by(&write.writer);
-        let found = self.run_statement(target, lock, inputs).await?;
+        let found = self.run_statement(target, lock, inputs).await;
+        // A claim that the database's encoding lacks equals no owner. A key that it lacks can't be created.
+        let is_claim = key.is_ascii() || !matches!(write.action, Action::Replace { .. });
+        let is_lacking = |failure: &Failure| failure.error.is_encoding_error() && is_claim;
+        if write.writer.is_restricted() && found.as_ref().is_err_and(is_lacking) {
+            return Err(WriteError::Absent.into());
+        }
+        let found = found?;
         Ok(found.first().map(xid_of).transpose()?.flatten())
     }
 

@@ -4,7 +4,9 @@ use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
 use crate::resource::body::BodyError;
 use crate::resource::writable::{Writable, pointer_token};
-use crate::source::{CONFLICTS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError};
+use crate::source::{
+    CONFLICTS, ENCODING_ERRORS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError,
+};
 
 /// Why a document was not written.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -218,6 +220,11 @@ impl WriteError {
             },
             error => error,
         }
+    }
+
+    /// Whether PostgreSQL refused a value with a character that the database's encoding lacks.
+    pub(super) fn is_encoding_error(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if ENCODING_ERRORS.contains(&code.as_str()))
     }
 
     /// Whether the connection must not be used any more.
