@@ -177,7 +177,40 @@ fn cache_status(provenance: Provenance) -> HeaderValue {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use crate::metrics::Metrics;
+
     use super::*;
+
+    #[test]
+    fn every_detail_begins_at_zero() {
+        let metrics = Metrics::new().unwrap();
+        metrics.begin_resource("items");
+        let text = metrics.render().unwrap();
+        let (stored, collapsed) = (true, true);
+        let age = Duration::ZERO;
+        for provenance in [
+            Provenance::Memory,
+            Provenance::Disk,
+            Provenance::Miss { stored, collapsed },
+            Provenance::Undisclosed,
+            Provenance::Bypass { collapsed },
+            Provenance::Uncached { collapsed },
+            Provenance::Token { collapsed },
+            Provenance::Stale { age },
+        ] {
+            let detail = detail(provenance);
+            let labels = format!("{{detail=\"{detail}\",resource=\"items\",status=\"200\"}}");
+            assert!(
+                text.contains(&format!("larder_requests_total{labels} 0\n")),
+                "{detail}"
+            );
+            let duration =
+                format!("larder_request_duration_seconds_count{{detail=\"{detail}\"}} 0\n");
+            assert!(text.contains(&duration), "{detail}");
+        }
+    }
 
     #[test]
     fn shared_caches_keep_only_what_needs_no_credentials() {
