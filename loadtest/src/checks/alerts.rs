@@ -20,6 +20,7 @@ use crate::checks::alerts::causes::Cause;
 use crate::checks::alerts::prometheus::Promtool;
 use crate::checks::alerts::rules::panels;
 use crate::checks::alerts::site::Site;
+use crate::harness::progress;
 
 /// What each alert has to say.
 const ANNOTATIONS: [&str; 3] = ["summary", "description", "remedy"];
@@ -36,7 +37,8 @@ pub(crate) async fn run(binary: PathBuf, seed: u64) -> anyhow::Result<bool> {
     println!("promtool: /metrics is valid");
     check_alerts(&site).await?;
     check_panels(&site).await?;
-    for cause in Cause::ALL {
+    for (done, cause) in Cause::ALL.into_iter().enumerate() {
+        progress::note(done, Cause::ALL.len(), "alerts");
         site.await_quiet().await?;
         let provoked = Instant::now();
         let held = cause.begin(&mut site).await?;
