@@ -17,7 +17,7 @@ async fn larder_in(encoding: &str, sql: &str) -> TestService {
 }
 
 /// A new database of this encoding, in which `sql` was run.
-async fn database_of(encoding: &str, sql: &str) -> String {
+pub(crate) async fn database_of(encoding: &str, sql: &str) -> String {
     let url = TestCluster::database().await.url;
     let mut connection = PgConnection::connect(&url).await.unwrap();
     let name = format!("test_{}", Uuid::new_v4().simple());

@@ -8,6 +8,7 @@ use larder::config::Config;
 use tempfile::TempDir;
 
 use crate::command::configured;
+use crate::database_encodings::database_of;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
 use crate::harness::raw_http::fetch;
@@ -495,4 +496,73 @@ async fn statistics_decide_what_is_in_force() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+}
+
+/// PostgreSQL sends no name that is not UTF-8, and the run ended without saying whose.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_that_are_not_utf8_are_told_with_escapes() {
+    let odd = |name: &str, columns: &str| {
+        let name = format!("convert_from('{name}'::bytea, 'SQL_ASCII')");
+        format!("execute 'create table \"' || {name} || '\" (id int primary key{columns})';")
+    };
+    let column = "\"' || convert_from('\\xe4'::bytea, 'SQL_ASCII') || '\" int";
+    let sql = format!(
+        "do $$ begin {} {} {} end $$",
+        odd("\\xe4", ""),
+        odd("\\xc3a4", ""),
+        odd("odd", &format!(", {column}"))
+    );
+    let url = database_of("SQL_ASCII", &sql).await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    for part in [
+        "table = \"public.ä\"",
+        "table = \"public.word\"",
+        "# public.\\344 has a name, or a column with one, that is not UTF-8",
+        "# public.odd has a name, or a column with one, that is not UTF-8",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    serves(&directory, &url).await;
+}
+
+/// The column that it is computed from was left out, and this one showed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_computed_from_a_secret_is_left_out() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table account (id int primary key, passwd text, name text, copy text generated always as ('x' || passwd) stored,
+                               upper text generated always as (upper(name)) stored)",
+    )
+    .await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    assert!(
+        text.contains("# Left out: column copy, which may hold a secret"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("\"copy\"") && text.contains("\"upper\""),
+        "{text}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_outside_of_the_schemas_is_a_mistake() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table a (id int primary key); create schema other; create table other.b (id int)",
+    )
+    .await;
+    let (_directory, output) = init(&url, &["--schema", "other", "--table", "public.a"]).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    assert!(
+        told.contains("table public.a is in no schema that --schema names"),
+        "{told}"
+    );
 }

@@ -159,12 +159,17 @@ fn named_tables(survey: &Survey, args: &InitArgs) -> anyhow::Result<Option<BTree
             known.name == *name || known.to_string() == *name || known.written() == *name
         };
         let found = survey.tables.iter().filter(is_named);
-        let found: Vec<u32> = found.map(|table| table.name.oid).collect();
+        let found: Vec<&SurveyedTable> = found.collect();
         if found.is_empty() {
             let names = survey.tables.iter().map(|table| table.name.name.as_str());
-            bail!("there is no table {name}{}", hint(name, names));
+            let hint = hint(name, names);
+            bail!("there is no table {name}{hint}; a partition is shown with its table");
         }
-        named.extend(found);
+        let is_of_schema = |table: &&&SurveyedTable| args.schema.contains(&table.name.schema);
+        if !args.schema.is_empty() && !found.iter().any(|table| is_of_schema(&table)) {
+            bail!("table {name} is in no schema that --schema names");
+        }
+        named.extend(found.iter().map(|table| table.name.oid));
     }
     Ok((!args.table.is_empty()).then_some(named))
 }

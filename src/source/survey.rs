@@ -2,12 +2,17 @@
 //!
 //! The number of statements does not depend on the number of tables, and none of them reads a user's table or locks one.
 
-use sqlx::Row;
 use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 use crate::source::SourceError;
 use crate::source::catalogue::{character, oid, table_name};
+
+/// A regular expression for the hexadecimal digits of a text in UTF-8 (RFC 3629, section 4). In a database in SQL_ASCII names are
+/// any bytes, of which PostgreSQL sends only those that are UTF-8.
+const UTF8: &str = "^([0-7].|(c[2-9a-f]|d.)[89ab].|e0[ab].[89ab].|(e[1-9a-cef]([89ab].){2})|ed[89].[89ab].|f0[9ab].([89ab].){2}\
+    |f[1-3]([89ab].){3}|f48.([89ab].){2})*$";
 
 /// Tables that were never analysed have -1 rows; then those count that statements have inserted since the statistics were
 /// reset.
@@ -19,15 +24,22 @@ with recursive sized (oid, rows) as (select c.oid, case when c.reltuples >= 0 th
   total (oid, rows) as (select part.top, sum(sized.rows) from part join sized on sized.oid = part.oid \
     join pg_class c on c.oid = part.oid where c.relkind = 'r' group by part.top), \
   extended (class, oid, name) as (select d.classid, d.objid, e.extname from pg_depend d join pg_extension e on e.oid = d.refobjid \
-    where d.refclassid = 'pg_extension'::regclass and d.deptype = 'e') \
-select c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, c.relkind::text as kind, \
+    where d.refclassid = 'pg_extension'::regclass and d.deptype = 'e'), \
+  stored (oid, schema, name) as (select c.oid, convert_to(n.nspname::text, 'SQL_ASCII'), convert_to(c.relname::text, 'SQL_ASCII') \
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+    where getdatabaseencoding() = 'SQL_ASCII' and c.relkind in ('r', 'p', 'v', 'm', 'f')), \
+  odd (oid, schema, name) as (select s.oid, encode(s.schema, 'escape'), encode(s.name, 'escape') from stored s \
+    where encode(s.schema, 'hex') !~ '{utf8}' or encode(s.name, 'hex') !~ '{utf8}' or exists (select from pg_attribute a \
+      where a.attrelid = s.oid and a.attnum > 0 and encode(convert_to(a.attname::text, 'SQL_ASCII'), 'hex') !~ '{utf8}')) \
+select c.oid::int8 as oid, coalesce(odd.schema, n.nspname::text) as schema, coalesce(odd.name, c.relname::text) as name, \
+  case when odd.oid is null then c.relkind::text else 'x' end as kind, \
   coalesce(total.rows, 0)::float8 as rows, coalesce(x.name, xn.name)::text as extension, \
   coalesce(has_schema_privilege(n.oid, 'usage') and has_any_column_privilege(c.oid, 'select'), false) as readable, \
-  case when has_table_privilege(c.oid, 'select') then '{}' else array(select a.attname::text from pg_attribute a \
+  case when odd.oid is not null or has_table_privilege(c.oid, 'select') then array[]::text[] else array(select a.attname::text from pg_attribute a \
     where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and not has_column_privilege(c.oid, a.attnum, 'select') \
     order by a.attnum) end as unreadable \
 from pg_class c join pg_namespace n on n.oid = c.relnamespace left join total on total.oid = c.oid \
-  left join extended x on x.class = 'pg_class'::regclass and x.oid = c.oid \
+  left join odd on odd.oid = c.oid left join extended x on x.class = 'pg_class'::regclass and x.oid = c.oid \
   left join extended xn on xn.class = 'pg_namespace'::regclass and xn.oid = n.oid \
 where c.relkind in ('r', 'p', 'v', 'm', 'f') and not c.relispartition \
   and n.nspname <> 'information_schema' and n.nspname !~ '^pg_' \
@@ -46,26 +58,31 @@ with linked (oid, number) as (select distinct k.conrelid, n.number from pg_const
 select named.oid::int8 as oid, named.col::text as column, s.n_distinct::float8 as distinct, s.null_frac::float8 as nulls, \
   coalesce(s.most_common_freqs[1], 0)::float8 as most_common \
 from named join pg_stats s on s.schemaname = named.schema and s.tablename = named.name and s.attname = named.col \
-  and s.inherited = named.inherited";
+  and s.inherited = named.inherited \
+where getdatabaseencoding() <> 'SQL_ASCII' or encode(convert_to(named.col::text, 'SQL_ASCII'), 'hex') ~ '{utf8}'";
+
+/// An expression depends on the columns that it names.
+const GENERATED_SQL: &str = "\
+select g.attrelid::int8 as oid, g.attname::text as column, s.attname::text as source \
+from pg_attribute g join pg_class c on c.oid = g.attrelid and not c.relispartition \
+  join pg_attrdef f on f.adrelid = g.attrelid and f.adnum = g.attnum \
+  join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid and d.refclassid = 'pg_class'::regclass \
+    and d.refobjid = g.attrelid and d.refobjsubid > 0 and d.refobjsubid <> g.attnum \
+  join pg_attribute s on s.attrelid = g.attrelid and s.attnum = d.refobjsubid \
+where g.attgenerated <> '' and (getdatabaseencoding() <> 'SQL_ASCII' \
+  or encode(convert_to(concat(g.attname, s.attname), 'SQL_ASCII'), 'hex') ~ '{utf8}')";
 
 /// Reads the tables that may be served, and those that may not.
 ///
 /// # Errors
 /// Those of the statements.
 pub async fn read_survey(connection: &mut PgConnection) -> Result<Survey, SourceError> {
-    let rows = sqlx::query(TABLES_SQL)
-        .persistent(false)
-        .fetch_all(&mut *connection)
-        .await?;
+    let rows = fetch(connection, TABLES_SQL).await?;
     let mut survey = Survey {
         tables: rows.iter().map(table).collect::<Result<_, _>>()?,
         ..Survey::default()
     };
-    let rows = sqlx::query(STATISTICS_SQL)
-        .persistent(false)
-        .fetch_all(connection)
-        .await?;
-    for row in &rows {
+    for row in &fetch(connection, STATISTICS_SQL).await? {
         let statistics = ColumnStatistics {
             distinct: row.try_get("distinct")?,
             nulls: row.try_get("nulls")?,
@@ -74,7 +91,18 @@ pub async fn read_survey(connection: &mut PgConnection) -> Result<Survey, Source
         let columns = survey.statistics.entry(oid(row, "oid")?).or_default();
         columns.insert(row.try_get("column")?, statistics);
     }
+    for row in &fetch(connection, GENERATED_SQL).await? {
+        let columns = survey.generated.entry(oid(row, "oid")?).or_default();
+        let sources = columns.entry(row.try_get("column")?).or_default();
+        sources.push(row.try_get("source")?);
+    }
     Ok(survey)
+}
+
+/// The rows of a statement that has [`UTF8`] as `{utf8}`.
+async fn fetch(connection: &mut PgConnection, sql: &str) -> Result<Vec<PgRow>, SourceError> {
+    let statement = sqlx::query(AssertSqlSafe(sql.replace("{utf8}", UTF8)));
+    Ok(statement.persistent(false).fetch_all(connection).await?)
 }
 
 fn table(row: &PgRow) -> Result<SurveyedTable, SourceError> {

@@ -12,14 +12,16 @@ pub struct Survey {
     pub tables: Vec<SurveyedTable>,
     /// What is known of the values of columns that foreign keys consist of, by table and column.
     pub statistics: HashMap<u32, HashMap<String, ColumnStatistics>>,
+    /// The columns of the same table that PostgreSQL computes a generated column from, by table and column.
+    pub generated: HashMap<u32, HashMap<String, Vec<String>>>,
 }
 
 /// A table or a view.
 #[derive(Clone, Debug)]
 pub struct SurveyedTable {
-    /// Its name and oid.
+    /// Its name and oid; with escapes if it is not UTF-8.
     pub name: TableName,
-    /// `pg_class.relkind`.
+    /// `pg_class.relkind`; `x` if its name, or that of a column, is not UTF-8.
     pub kind: char,
     /// Estimated, with those of its partitions; 0 if nothing is known.
     pub rows: f64,

@@ -154,8 +154,15 @@ impl<'a> Tables<'a> {
         (column.len() > NAME_BYTES_MAX).then_some("whose name has more than 63 bytes in UTF-8")
     }
 
-    /// Whether a column may hold a secret: by its name, that of a part of its values, or that of a column which it refers to,
-    /// directly or through others.
+    /// The columns that a generated column is computed from.
+    fn sources(&self, table: &Table, column: &str) -> &'a [String] {
+        let generated = self.survey.generated.get(&table.name.oid);
+        let sources = generated.and_then(|columns| columns.get(column));
+        sources.map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether a column may hold a secret: by its name, that of a part of its values, or that of a column which it refers to
+    /// or is computed from, directly or through others.
     pub(super) fn is_secret(&self, table: &'a Table, column: &str) -> bool {
         let parts = table.column(column).map(|column| &column.value);
         if parts.is_some_and(has_secret) {
@@ -167,6 +174,13 @@ impl<'a> Tables<'a> {
         while let Some((table, column)) = open.pop() {
             if is_secret(column) {
                 return true;
+            }
+            for source in self.sources(table, column) {
+                let place = (table.name.oid, source.as_str());
+                if !seen.contains(&place) {
+                    seen.push(place);
+                    open.push((table, source.as_str()));
+                }
             }
             for key in &table.foreign_keys {
                 let pairs = key.columns.iter().zip(&key.target_columns);
@@ -237,6 +251,7 @@ pub(super) fn exclusion(surveyed: &SurveyedTable, table: Option<&Table>) -> Opti
             return Some(why.to_owned());
         }
         'f' => return Some("is a foreign table, whose changes can't be seen".to_owned()),
+        'x' => return Some("has a name, or a column with one, that is not UTF-8".to_owned()),
         _ => {}
     }
     if !surveyed.is_readable {
