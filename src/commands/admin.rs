@@ -17,7 +17,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, is_unseen};
 use crate::http::admin::token::configured;
 
 /// The longest wait for a response.
@@ -151,21 +151,13 @@ pub(super) fn document_path(what: &str, resource: &str, key: Option<&str>) -> St
 pub(super) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
-        if character.is_control() || is_invisible(character) {
+        if is_unseen(character) {
             escaped.extend(character.escape_unicode());
         } else {
             escaped.push(character);
         }
     }
     escaped
-}
-
-/// Formatting characters of Unicode (general category Cf), and separators of lines and paragraphs.
-fn is_invisible(character: char) -> bool {
-    matches!(character,
-        '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{180e}'
-        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
