@@ -27,6 +27,7 @@ use hyper_util::server::conn::auto;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
+use tokio::task::yield_now;
 use tokio::time::sleep;
 use tower_service::Service;
 
@@ -142,6 +143,7 @@ async fn serve_connection<S, B>(
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut stage = Stage::Serving;
     let mut grace = None;
+    let mut turn = None;
     // Before a command is obeyed, the connection reads what the client has already sent.
     let served = poll_fn(|context| {
         activity.waker.register(context.waker());
@@ -150,8 +152,12 @@ async fn serve_connection<S, B>(
             return served;
         }
         if activity.must_close(stage) {
-            return Poll::Ready(Ok(()));
+            // The runtime asks the kernel for events before it polls the connection again, which then reads what has
+            // arrived.
+            let turn = turn.get_or_insert_with(|| Box::pin(yield_now()));
+            return turn.as_mut().poll(context).map(Ok);
         }
+        turn = None;
         if stage == Stage::Serving && activity.has_command(ConnectionCommand::Drain) {
             let grace = grace.get_or_insert_with(|| Box::pin(sleep(FIRST_READ_GRACE)));
             let is_fresh = activity.progress.load(Ordering::Relaxed) == 0;

@@ -37,7 +37,7 @@ pub(crate) enum Stage {
 pub(crate) enum ConnectionCommand {
     /// End after the requests in progress.
     Drain = 1,
-    /// End at once, unless [`Activity::progress`] has changed since.
+    /// End at once, unless [`Activity::progress`] has changed since, or a head has begun.
     CloseIdle = 2,
     /// End at once, unless [`Activity::head`] has changed since.
     CloseHead = 3,
@@ -146,6 +146,11 @@ impl Activity {
         has_progress && !self.is_multiplexed()
     }
 
+    /// Whether the connection is between two requests over HTTP/1.1: the client may send another, and has not begun.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.announces_end() && !self.awaits_head()
+    }
+
     fn is_multiplexed(&self) -> bool {
         self.is_multiplexed.load(Ordering::Relaxed)
     }
@@ -189,7 +194,8 @@ impl Activity {
         let expected = self.expected.load(Ordering::Relaxed);
         let is_expected = |count: &AtomicU64| count.load(Ordering::Relaxed) == expected;
         let is_idle = (self.has_command(ConnectionCommand::CloseIdle)
-            && is_expected(&self.progress))
+            && is_expected(&self.progress)
+            && !self.awaits_head())
             || (self.has_command(ConnectionCommand::CloseHead) && is_expected(&self.head));
         let is_stuck = self.has_command(ConnectionCommand::CloseUnsent)
             && self.is_unsent()

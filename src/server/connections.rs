@@ -21,12 +21,23 @@ use crate::server::limits::Limits;
 
 /// Time between two checks of the open connections.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// The same while draining; a connection without activity from one check to the next is closed.
-const DRAIN_INTERVAL: Duration = Duration::from_secs(2);
+/// The same while draining. A connection of HTTP/1.1 whose client was active in the second before may send one more
+/// request in this time: closing between its requests would lose one that is on its way, which a proxy repeats only if
+/// the method is idempotent (RFC 9110, section 9.2.2).
+const DRAIN_INTERVAL: Duration = Duration::from_millis(250);
+/// While draining: checks without progress before any other connection is closed. The rest of a head may come in this
+/// time, and over HTTP/2 the requests that the client has sent before it received GOAWAY (RFC 9113, section 6.8).
+const DRAIN_CHECKS: u32 = 8;
+/// A connection is idle when draining begins if so many checks have found no progress: for at least one
+/// [`CHECK_INTERVAL`].
+const IDLE_CHECKS: u32 = 2;
 
 /// Checks in a row that find nothing new before a connection is closed.
 struct IdleTicks {
     head: u32,
+    /// Between two requests over HTTP/1.1.
+    kept: u32,
+    /// Between two requests over HTTP/2.
     idle: u32,
     write: u32,
 }
@@ -40,6 +51,7 @@ impl IdleTicks {
         };
         Self {
             head: ticks(limits.header_timeout),
+            kept: ticks(limits.idle_timeout),
             idle: ticks(limits.idle_timeout),
             write: ticks(limits.write_timeout),
         }
@@ -47,8 +59,9 @@ impl IdleTicks {
 
     /// While draining, an answer that is still being read is bounded by `shutdown_timeout` alone.
     const DRAINING: Self = Self {
-        head: 1,
-        idle: 1,
+        head: DRAIN_CHECKS,
+        kept: 1,
+        idle: DRAIN_CHECKS,
         write: u32::MAX,
     };
 }
@@ -114,10 +127,39 @@ impl TrackedConnection {
         if self.activity.is_busy(stage) {
             return None;
         }
-        if self.head_checks >= idle_ticks.head {
-            return Some(("header", ConnectionCommand::CloseHead));
+        if self.activity.awaits_head() {
+            let is_late = self.head_checks >= idle_ticks.head;
+            return is_late.then_some(("header", ConnectionCommand::CloseHead));
         }
-        (self.idle_checks >= idle_ticks.idle).then_some(("idle", ConnectionCommand::CloseIdle))
+        let idle = if self.activity.is_kept() {
+            idle_ticks.kept
+        } else {
+            idle_ticks.idle
+        };
+        (self.idle_checks >= idle).then_some(("idle", ConnectionCommand::CloseIdle))
+    }
+
+    /// Begins the drain: the connection ends after the requests in progress, or at once if it is idle. What its client has
+    /// sent by now is answered even then.
+    fn drain(&mut self) {
+        self.check();
+        let is_idle = self.idle_checks >= IDLE_CHECKS && self.activity.is_kept();
+        (self.idle_checks, self.head_checks) = (0, 0);
+        self.activity.give_command(ConnectionCommand::Drain);
+        if is_idle {
+            self.close(ConnectionCommand::CloseIdle);
+        }
+    }
+
+    /// Commands the connection to close, unless something has happened since the check.
+    fn close(&self, command: ConnectionCommand) {
+        let expected = match command {
+            ConnectionCommand::CloseHead => self.head,
+            ConnectionCommand::CloseUnsent => self.sent_required(),
+            _ => self.progress,
+        };
+        self.activity.expected.store(expected, Ordering::Relaxed);
+        self.activity.give_command(command);
     }
 }
 
@@ -177,11 +219,7 @@ impl Connections {
 
     /// Commands each connection to end after the requests in progress, and waits until all have ended.
     pub(super) async fn drain(mut self) {
-        for tracked in self.tracked.values_mut() {
-            tracked.check();
-            (tracked.idle_checks, tracked.head_checks) = (0, 0);
-            tracked.activity.give_command(ConnectionCommand::Drain);
-        }
+        self.tracked.values_mut().for_each(TrackedConnection::drain);
         let mut checks = interval_at(Instant::now() + DRAIN_INTERVAL, DRAIN_INTERVAL);
         loop {
             tokio::select! {
@@ -207,13 +245,7 @@ fn check<'a>(
     for tracked in all {
         tracked.check();
         if let Some((reason, command)) = tracked.overdue(idle_ticks, stage) {
-            let expected = match command {
-                ConnectionCommand::CloseHead => tracked.head,
-                ConnectionCommand::CloseUnsent => tracked.sent_required(),
-                _ => tracked.progress,
-            };
-            tracked.activity.expected.store(expected, Ordering::Relaxed);
-            tracked.activity.give_command(command);
+            tracked.close(command);
             closed.with_label_values(&[reason]).inc();
             // If something has happened since, the connection goes on and its times begin again.
             (

@@ -47,17 +47,18 @@ fn config() -> ServerConfig {
     }
 }
 
-/// The address of a server that answers `GET /` with `text`, and the sender that stops it.
+/// Answers `GET /` with `text`, after a time that is long enough for the end of the client's half to come first.
+fn router(text: String) -> Router {
+    let answer = async || {
+        sleep(Duration::from_millis(20)).await;
+        text
+    };
+    Router::new().route("/", get(answer))
+}
+
+/// A client of a server that answers `GET /` with `text`, and the sender that stops the server.
 async fn start(text: String) -> (TcpStream, oneshot::Sender<()>, tokio::task::JoinHandle<()>) {
-    // The answer takes long enough for the end of the client's half to come first.
-    let router = Router::new().route(
-        "/",
-        get(async || {
-            sleep(Duration::from_millis(20)).await;
-            text
-        }),
-    );
-    let (address, stop, serving) = listen(router, config()).await;
+    let (address, stop, serving) = listen(router(text), config()).await;
     let client = TcpStream::connect(address).await.unwrap();
     (client, stop, serving)
 }
