@@ -206,6 +206,8 @@ pub struct Cache {
     /// so drops must be queued in the order of their generations.
     invalidating: Mutex<()>,
     resumption: Resumption,
+    /// larder is about to end: it is not ready any more, and serves all the same.
+    is_stopping: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -264,6 +266,7 @@ impl Cache {
             auditor: Auditor::new(&config.audit),
             invalidating: Mutex::default(),
             resumption: Resumption::new(),
+            is_stopping: AtomicBool::new(false),
         }
     }
 

@@ -75,6 +75,8 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// `serve` installs schema and triggers by itself.
     pub install: bool,
+    /// How long requests are served after SIGTERM before the drain begins.
+    pub shutdown_delay: Duration,
     /// How long a drain may take.
     pub shutdown_timeout: Duration,
     /// Worker threads.
@@ -245,6 +247,7 @@ impl Config {
             },
             state_dir: PathBuf::new(),
             install: true,
+            shutdown_delay: Duration::ZERO,
             shutdown_timeout: Duration::ZERO,
             workers: std::thread::available_parallelism()
                 .map_or(1, usize::from)

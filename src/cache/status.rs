@@ -208,9 +208,17 @@ impl Cache {
         self.resources.iter().filter_map(why).collect()
     }
 
-    /// Why larder is not ready: the feed is behind, a resource has not been checked yet, no resource fits, or documents
-    /// can't be read or written. `None` if it is ready.
+    /// From now on larder is not ready, so that load balancers send it no more requests.
+    pub fn announce_stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Why larder is not ready: it is stopping, the feed is behind, a resource has not been checked yet, no resource fits,
+    /// or documents can't be read or written. `None` if it is ready.
     pub fn unready_reason(&self) -> Option<String> {
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Some("larder is stopping".to_owned());
+        }
         let age = self.feed_age();
         let behind = !self.freshness.is_fresh(Boottime::now());
         if let Some(reason) = self.freshness.feed().lost.as_ref().filter(|_| behind) {

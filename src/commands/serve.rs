@@ -3,6 +3,7 @@
 mod banner;
 mod secret_files;
 mod service;
+mod shutdown;
 mod workers;
 
 use std::io::Write;
@@ -29,6 +30,7 @@ use crate::commands::database::CommandDatabase;
 use crate::commands::seed::seed;
 use crate::commands::serve::banner::{Banner, Proposal};
 pub use crate::commands::serve::service::Service;
+use crate::commands::serve::shutdown::{Shutdown, ShutdownStage};
 use crate::commands::serve::workers::Workers;
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
@@ -66,7 +68,7 @@ const STOPPING_SHARE: u32 = 10;
 /// # Errors
 /// [`ConfigError`] where the configuration does not fit the database; else why larder can't run.
 pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result<()> {
-    let stop = stop_signals()?;
+    let shutdown = Shutdown::by_signals(config.shutdown_delay)?;
     // A SIGHUP that comes before the certificate is read is handled after that.
     let hangup = signal(SignalKind::hangup()).context("SIGHUP")?;
     let too_large = signal(SignalKind::from_raw(NixSignal::SIGXFSZ as i32)).context("SIGXFSZ")?;
@@ -76,7 +78,7 @@ pub async fn run(config: &Config, log_level: Option<LogLevel>) -> anyhow::Result
     let lock = StateLock::acquire(&config.state_dir)?;
     let node = lock.node()?;
     let database = CommandDatabase::open(config, &lock).await?;
-    let outcome = run_on(config, &database, node, log_level, stop, hangup).await;
+    let outcome = run_on(config, &database, node, log_level, shutdown, hangup).await;
     database.close().await;
     outcome
 }
@@ -86,7 +88,7 @@ async fn run_on(
     database: &CommandDatabase,
     node: Uuid,
     log_level: Option<LogLevel>,
-    stop: watch::Sender<u32>,
+    shutdown: Shutdown,
     hangup: Signal,
 ) -> anyhow::Result<()> {
     if database.is_private() {
@@ -106,7 +108,8 @@ async fn run_on(
     let workers = Workers::start(config.workers).context("starting the workers")?;
     let runtimes = workers.runtimes();
     let mut service = Service::start(config, database.url(), node, runtimes)?;
-    let stopping = || stop_requested(stop.subscribe(), 1);
+    let draining = || shutdown.reached(ShutdownStage::Draining);
+    let stopping = || shutdown.reached(ShutdownStage::Delaying);
     let tls = load_certificate(config, &service.metrics)?;
     let mut plain = service.server_config(config);
     let secure = ServerConfig {
@@ -118,14 +121,14 @@ async fn run_on(
     // Connections of the public address must not keep an operator out who has the same address.
     plain.clients = ClientCounts::default();
     let logged = service.log_written();
-    handle_hangups(hangup, tls, &service, stop.clone());
+    handle_hangups(hangup, tls, &service, shutdown.clone());
     let documents = service.public();
-    let serving = serve_documents(documents, public, runtimes.to_vec(), secure, stopping());
+    let serving = serve_documents(documents, public, runtimes.to_vec(), secure, draining());
     let operators = service.admin_router(log_level);
     let operators = move |_| operators.clone();
     let here = vec![Handle::current()];
     let refused = |_, _, _| {};
-    let admin = serve_http(private, operators, refused, here, plain, stopping());
+    let admin = serve_http(private, operators, refused, here, plain, draining());
     let admin = tokio::spawn(admin);
     let mut first = service.first_outcome();
     let checked = tokio::select! {
@@ -133,24 +136,23 @@ async fn run_on(
         () = stopping() => Ok(()),
     };
     if checked.is_err() {
-        request_stop(&stop);
+        shutdown.drain();
     }
     tokio::select! {
         () = log_progress(config, database.url(), first, &service) => {}
         () = stopping() => {}
     }
+    service.announce_stop();
+    shutdown.delay().await;
     tracing::info!("stopping: requests are finished, and the disk tier is written");
     let began = Instant::now();
-    let drained = drain(
-        service,
-        serving,
-        admin,
+    let (limit, ending) = (
         config.shutdown_timeout,
-        stop.subscribe(),
-    )
-    .await;
+        shutdown.reached(ShutdownStage::Ending),
+    );
+    let drained = drain(service, serving, admin, limit, ending).await;
     if let (Ok(()), Some(logged)) = (&drained, logged) {
-        let written = timeout_at(began + config.shutdown_timeout, logged).await;
+        let written = timeout_at(began + limit, logged).await;
         if written.is_err() {
             tracing::error!("the access log was not written in time");
         }
@@ -210,8 +212,8 @@ fn serve_documents(
     tokio::spawn(serving)
 }
 
-/// Finishes the accepted requests, or ends the wait for them at a second signal; then writes what is pending for the
-/// disk tier. Both take at most `limit`.
+/// Finishes the accepted requests, or ends the wait for them at `ending`; then writes what is pending for the disk tier.
+/// Both take at most `limit`.
 ///
 /// # Errors
 /// If not all of it was done in time.
@@ -220,7 +222,7 @@ async fn drain(
     serving: JoinHandle<()>,
     admin: JoinHandle<()>,
     limit: Duration,
-    stop: watch::Receiver<u32>,
+    ending: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     // A client that never ends its request must not use up the time that the disk tier needs.
@@ -228,18 +230,12 @@ async fn drain(
     let answered = tokio::select! {
         answered = async { tokio::try_join!(serving, admin) } => answered.map(|_| ()).context("serving"),
         () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
-        () = stop_requested(stop, 2) => Err(anyhow!("clients were still connected at the second signal")),
+        () = ending => Err(anyhow!("clients were still connected at the second signal")),
     };
     timeout_at(began + limit, service.stop())
         .await
         .map_err(|_| anyhow!("the disk tier was not written within {limit:?}"))?;
     answered
-}
-
-/// Ends after `times` requests to stop.
-async fn stop_requested(mut stop: watch::Receiver<u32>, times: u32) {
-    // The sender lives as long as larder serves.
-    let _stopped = stop.wait_for(|&asked| asked >= times).await;
 }
 
 /// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
@@ -338,14 +334,13 @@ fn handle_hangups(
     mut hangup: Signal,
     tls: Option<Arc<Tls>>,
     service: &Service,
-    stop: watch::Sender<u32>,
+    shutdown: Shutdown,
 ) {
     let (log, metrics) = (service.reopen_signal(), Arc::clone(&service.metrics));
     tokio::spawn(async move {
         while hangup.recv().await.is_some() {
             if tls.is_none() && log.is_none() {
-                // Only once: shell and kernel may both send it, and a second request to stop ends running requests.
-                return request_stop(&stop);
+                return shutdown.drain();
             }
             if let Some(log) = &log {
                 log.send();
@@ -390,26 +385,4 @@ fn note_expiry(tls: &Tls, metrics: &Metrics) {
             .with_label_values::<&str>(&[]);
         gauge.set(i64::try_from(since.as_secs()).unwrap_or(i64::MAX));
     }
-}
-
-/// Counts the requests to stop: SIGTERM, SIGINT, or an error after the start.
-fn stop_signals() -> anyhow::Result<watch::Sender<u32>> {
-    let stop = watch::channel(0).0;
-    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT")?;
-    let counted = stop.clone();
-    tokio::spawn(async move {
-        loop {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            request_stop(&counted);
-        }
-    });
-    Ok(stop)
-}
-
-fn request_stop(stop: &watch::Sender<u32>) {
-    stop.send_modify(|asked| *asked = asked.saturating_add(1));
 }

@@ -207,7 +207,11 @@ mod tests {
             config.install,
             config.workers,
         );
-        let times = (config.shutdown_timeout, config.request_timeout);
+        let times = (
+            config.shutdown_delay,
+            config.shutdown_timeout,
+            config.request_timeout,
+        );
         let urls = (&config.database_url, &config.listen_url);
         let parts = (
             &config.source,

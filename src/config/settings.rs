@@ -119,7 +119,7 @@ impl Setting {
 }
 
 /// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 72] = [
+pub(super) const SETTINGS: [Setting; 73] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
@@ -166,6 +166,13 @@ pub(super) const SETTINGS: [Setting; 72] = [
     .help(
         "Accept Idempotency-Key with writes. Responses are kept in table larder.answer, which \
          publications for all tables include. Always true with the private PostgreSQL.",
+    ),
+    default("shutdown_delay", "0s", |c| {
+        Slot::Duration(&mut c.shutdown_delay, Duration::ZERO..=HOUR)
+    })
+    .help(
+        "After SIGTERM /readyz is 503, and requests are served for this long before the drain: \
+         the time in which load balancers notice.",
     ),
     default("shutdown_timeout", "30s", |c| {
         Slot::Duration(&mut c.shutdown_timeout, Duration::ZERO..=HOUR)

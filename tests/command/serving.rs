@@ -121,6 +121,52 @@ async fn the_log_says_why_what_is_on_disk_is_not_used() {
     assert_eq!(serving.terminate().await.code(), Some(0));
 }
 
+/// A load balancer learns from `/readyz` that it is to send no more requests; until then none may be refused.
+#[tokio::test(flavor = "multi_thread")]
+async fn sigterm_is_announced_before_connections_are_refused() {
+    let config = format!("shutdown_delay = '1h'\n{CONFIG}");
+    let (_directory, _url, mut serving) = start(&config).await;
+    let request = b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut kept = TcpStream::connect(serving.listen).await.unwrap();
+    let ask = async |client: &mut TcpStream| {
+        client.write_all(request).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"}") {
+            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
+        }
+        let answer = parse(&answer);
+        assert_eq!(answer.status, StatusCode::OK);
+        assert!(!answer.headers.contains_key("connection"));
+    };
+    ask(&mut kept).await;
+    serving.signal(Signal::SIGTERM);
+    eventually("not ready", async || {
+        let answer = fetch(serving.admin, "GET", "/readyz").await;
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE).then(|| {
+            assert_eq!(answer.body, "larder is stopping\n");
+        })
+    })
+    .await;
+    let metrics = fetch(serving.admin, "GET", "/metrics").await.body;
+    assert!(metrics.contains("\nlarder_ready 0\n"), "{metrics}");
+    ask(&mut kept).await;
+    ask(&mut TcpStream::connect(serving.listen).await.unwrap()).await;
+    // Another signal ends the wait, and not the drain.
+    serving.signal(Signal::SIGTERM);
+    assert_eq!(read_all(&mut kept).await, b"");
+    assert_eq!(serving.ended().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_delay_ends_by_itself_and_sigint_has_none() {
+    for (delay, signal) in [("100ms", Signal::SIGTERM), ("1h", Signal::SIGINT)] {
+        let config = format!("shutdown_delay = '{delay}'\n{CONFIG}");
+        let (_directory, _url, mut serving) = start(&config).await;
+        serving.signal(signal);
+        assert_eq!(serving.ended().await.code(), Some(0));
+    }
+}
+
 /// larder does not wait for the load of a request whose client is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_signal_ends_it_at_once() {

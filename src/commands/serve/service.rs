@@ -224,6 +224,11 @@ impl Service {
         self.feed.first_outcome()
     }
 
+    /// Tells load balancers, by `/readyz`, to send no more requests.
+    pub(super) fn announce_stop(&self) {
+        self.cache.announce_stop();
+    }
+
     /// Ends writes, feed, loader and tiers; what is pending for the disk tier is written.
     pub async fn stop(self) {
         self.writes.stop().await;
