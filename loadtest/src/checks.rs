@@ -15,6 +15,7 @@ pub(crate) mod outage;
 pub(crate) mod poolers;
 pub(crate) mod races;
 pub(crate) mod restarts;
+pub(crate) mod rolling;
 pub(crate) mod schemas;
 pub(crate) mod scope;
 pub(crate) mod stale;

@@ -21,6 +21,7 @@ use crate::checks::idle_clients::IdleClientsArgs;
 use crate::checks::installs::InstallsArgs;
 use crate::checks::poolers::PoolersArgs;
 use crate::checks::races::RacesArgs;
+use crate::checks::rolling::RollingArgs;
 use crate::checks::schemas::SchemasArgs;
 use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
@@ -144,6 +145,10 @@ pub(crate) enum CheckCommand {
     HostileClients(HostileClientsArgs),
     /// SIGTERM under a fixed rate of requests: is each that was sent answered, and is larder done within 10 s?
     Drain(DrainArgs),
+    /// Rolling restarts of two larders behind nginx, under a constant rate of GET: does each get its document?
+    ///
+    /// Needs Debian's nginx-light. Exit code 1 where any request had no good answer.
+    Rolling(RollingArgs),
     /// 64 clients change one document by GET and PUT with If-Match: is any update lost?
     Races(RacesArgs),
     /// SIGKILL of larder during bulk writes: is each transaction there as a whole or not at all, and is none lost?

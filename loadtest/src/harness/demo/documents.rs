@@ -58,6 +58,12 @@ impl Checker {
         })
     }
 
+    /// Goes on with a new connection, after an answer that was none.
+    pub(crate) async fn reconnect(&mut self, target: SocketAddr) -> std::io::Result<()> {
+        self.connection = HttpConnection::connect(target).await?;
+        Ok(())
+    }
+
     /// Reads one document; returns whether it came from the tier. If dropped, an answer may still be received.
     ///
     /// # Errors
