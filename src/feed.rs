@@ -338,7 +338,7 @@ pub async fn install(
 ///
 /// # Errors
 /// If PostgreSQL can't be reached, or refuses a statement.
-pub async fn uninstall_script(database: &Database) -> Result<String, SourceError> {
+pub async fn uninstall_script(database: &Database) -> Result<String, EstablishError> {
     let mut connection = database.connect_for_feed(&[]).await?;
     Ok(ddl::script(&uninstall::statements(&mut connection).await?))
 }

@@ -268,10 +268,10 @@ fn unfit(mistake: &Mistake) -> Finding {
 }
 
 fn lack(rule: Rule, lack: &Lack, place: Option<Place>, lock: Option<&'static str>) -> Finding {
-    let sql = lack.sql.clone();
+    let sql = Some(lack.sql.clone()).filter(|sql| !sql.is_empty());
     Finding {
         place,
-        remedies: vec![Remedy { sql, lock }],
+        remedies: sql.map(|sql| Remedy { sql, lock }).into_iter().collect(),
         ..Finding::new(
             rule,
             Severity::Error,

@@ -46,6 +46,14 @@ pub enum EstablishError {
         "larder's schema or triggers are missing or differ; run `larder install` as the owner of the tables"
     )]
     NotInstalled,
+    /// A later version of larder has created schema larder, and this one can't use it. It changes nothing.
+    #[error(
+        "schema larder has version {0} of a later larder, and this larder ({version}) knows version {known}: start the \
+         later one, or run its `larder uninstall` before this one is started",
+        version = env!("CARGO_PKG_VERSION"),
+        known = schema::VERSION
+    )]
+    LaterSchema(i32),
     /// Other transactions hold locks that are needed to install or to remove. Says which transactions.
     #[error("waiting for {0}")]
     Locked(String),
@@ -93,7 +101,8 @@ pub(super) struct Established {
 /// How establishing ended.
 pub(super) enum EstablishOutcome {
     Established(Box<Established>),
-    /// Schema larder is not complete and may not be installed yet, so the database can't be followed.
+    /// Schema larder is not complete and may not be installed yet, or it is of a later version, so the database can't be
+    /// followed.
     Delayed {
         /// The server and the database, without the identity of an epoch.
         identity: Identity,
@@ -182,12 +191,12 @@ impl Establishing<'_> {
         let delay = self
             .install_delay(&mut snapshot, &server, &inspection, &missing)
             .await?;
-        if let Some(reason) = schema_delay(delay.as_ref(), &inspection, &missing) {
+        if let Some(reason) = self.schema_delay(delay.as_ref(), &inspection, &missing)? {
             snapshot.rollback().await.map_err(SourceError::from)?;
             return Ok(Some(EstablishOutcome::Delayed {
                 identity: server,
                 resources: inspection.resources,
-                reason: reason.to_owned(),
+                reason,
             }));
         }
         let creates_triggers =
@@ -232,6 +241,36 @@ impl Establishing<'_> {
         }))))
     }
 
+    /// Why schema larder may not be used, or not be installed yet.
+    ///
+    /// # Errors
+    /// [`EstablishError::LaterSchema`] in a command. `serve` reads from PostgreSQL meanwhile.
+    fn schema_delay(
+        &self,
+        delay: Option<&InstallDelay>,
+        inspection: &Inspection,
+        missing: &Missing,
+    ) -> Result<Option<String>, EstablishError> {
+        if let Some(version) = missing.later_version {
+            let error = EstablishError::LaterSchema(version);
+            return match &self.restore {
+                None => Err(error),
+                Some(_) => Ok(Some(error.to_string())),
+            };
+        }
+        let reason = match delay.filter(|delay| delay.is_schema_damaged) {
+            Some(delay) => Some(delay.reason),
+            // A restore that is under way may contain schema larder itself.
+            None if !missing.parts.is_empty()
+                && !inspection.resources.iter().any(Result::is_ok) =>
+            {
+                Some("no resource fits the database")
+            }
+            None => None,
+        };
+        Ok(reason.map(str::to_owned))
+    }
+
     /// What must not be installed yet, since a restore may be under way.
     async fn install_delay(
         &mut self,
@@ -270,7 +309,9 @@ impl Establishing<'_> {
         loggers: &[Logger],
         delay: Option<&InstallDelay>,
     ) -> Result<Option<String>, EstablishError> {
-        let Missing { parts, triggers } = missing;
+        let Missing {
+            parts, triggers, ..
+        } = missing;
         if parts.is_empty() {
             let names: Vec<String> = loggers.iter().map(Logger::function_name).collect();
             let retention = self.config.retention;
@@ -333,22 +374,6 @@ async fn begin_snapshot(
         .fetch_one(&mut *transaction)
         .await?;
     Ok((transaction, Position::new(&snapshot)))
-}
-
-/// Why schema larder may not be installed yet.
-fn schema_delay(
-    delay: Option<&InstallDelay>,
-    inspection: &Inspection,
-    missing: &Missing,
-) -> Option<&'static str> {
-    match delay.filter(|delay| delay.is_schema_damaged) {
-        Some(delay) => Some(delay.reason),
-        // A restore that is under way may contain schema larder itself.
-        None if !missing.parts.is_empty() && !inspection.resources.iter().any(Result::is_ok) => {
-            Some("no resource fits the database")
-        }
-        None => None,
-    }
 }
 
 /// Fails with all mistakes of the resources that `must_fit` and do not.

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use sqlx::postgres::PgConnection;
 
 use crate::feed::FeedConfig;
+use crate::feed::establish::EstablishError;
 use crate::feed::establish::inspection::Inspection;
 use crate::feed::logger_retention::need_sql;
 use crate::feed::rights::{lacking, rights};
-use crate::feed::schema::{Part, missing_objects};
+use crate::feed::schema::{MissingParts, missing_objects};
 use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
@@ -34,7 +35,7 @@ pub struct Lack {
     pub object: String,
     /// A sentence for the user.
     pub reason: String,
-    /// The statements that add it.
+    /// The statements that add it; empty if none can.
     pub sql: String,
 }
 
@@ -48,7 +49,7 @@ pub async fn inspect(
     config: &FeedConfig,
 ) -> Result<Inspected, SourceError> {
     let inspection = Inspection::read_only(connection, definitions, config).await?;
-    let parts = missing_objects(connection, config.answers).await?;
+    let missing = missing_objects(connection, config.answers).await?;
     let installed = read_installed(connection, &inspection.loggers).await?;
     let triggers = triggers::missing(&inspection.loggers, &installed);
     let role: String = sqlx::query_scalar("select current_user::text")
@@ -64,7 +65,7 @@ pub async fn inspect(
     let loggers = inspection.logger_names();
     Ok(Inspected {
         not_allowed: not_allowed.collect(),
-        not_installed: not_installed(parts, triggers, &loggers, config),
+        not_installed: not_installed(missing, triggers, &loggers, config),
         mistakes: inspection
             .resources
             .iter()
@@ -77,7 +78,7 @@ pub async fn inspect(
 }
 
 fn not_installed(
-    parts: Vec<Part>,
+    missing: MissingParts,
     triggers: MissingTriggers,
     loggers: &[String],
     config: &FeedConfig,
@@ -87,7 +88,11 @@ fn not_installed(
         reason,
         sql,
     };
-    let parts = parts.into_iter();
+    if let Some(version) = missing.later_version {
+        let reason = EstablishError::LaterSchema(version).to_string();
+        return vec![in_schema(reason, String::new())];
+    }
+    let parts = missing.parts.into_iter();
     let parts = parts.map(|part| in_schema(part.lack().to_owned(), part.sql()));
     let mut lacks: Vec<Lack> = parts.collect();
     if !triggers.functions.is_empty() {

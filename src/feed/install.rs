@@ -48,10 +48,8 @@ pub(super) async fn create_part(
         while schema::delete_unreached(connection).await? {}
     }
     let mut transaction = ddl::begin(connection).await?;
-    if !schema::missing(&mut transaction, answers)
-        .await?
-        .contains(&part)
-    {
+    let missing = schema::missing(&mut transaction, answers).await?;
+    if !missing.parts.contains(&part) {
         return Ok(transaction.rollback().await?);
     }
     tracing::info!("creating {}", part.as_str());

@@ -48,8 +48,9 @@ const DESCRIPTIONS: [(&str, &str); 5] = [
 /// The last columns of `larder.answer`, in what [`TABLES_SQL`] returns.
 const ANSWER_COLUMNS: &str = ", resource text, preference text; ";
 
-/// `larder.version()` in `migrations/larder.sql`. A database with a larger number has the schema of a later version.
-const VERSION: i32 = 3;
+/// `larder.version()` in `migrations/larder.sql`. A database with a larger number has the schema of a later version. This one
+/// uses it if it finds all that it needs, and changes nothing of it.
+pub(super) const VERSION: i32 = 3;
 
 /// Describes each table of the schema in one line: how it is stored, its columns and which have defaults, the columns
 /// of its valid indexes, and the number of its guard triggers. While a dump is restored, a table has no indexes at
@@ -132,25 +133,39 @@ impl Part {
     }
 }
 
+/// What of the schema is not as this version of larder creates it.
+#[derive(Debug, Default)]
+pub(super) struct MissingParts {
+    /// What is missing or damaged, in the order in which it is created.
+    pub(super) parts: Vec<Part>,
+    /// The version of the schema if a later version of larder has created it and this one can't use it. Then nothing may be
+    /// created: both would replace each other's tables again and again. `parts` is empty.
+    pub(super) later_version: Option<i32>,
+}
+
 /// The parts that are missing or damaged. [`Part::Answers`] only counts if `answers` is true.
 pub(super) async fn missing(
     connection: &mut PgConnection,
     answers: bool,
-) -> Result<Vec<Part>, SourceError> {
-    let mut parts = missing_objects(&mut *connection, answers).await?;
+) -> Result<MissingParts, SourceError> {
+    let mut missing = missing_objects(&mut *connection, answers).await?;
+    if missing.later_version.is_some() {
+        return Ok(missing);
+    }
+    let parts = &mut missing.parts;
     let has_log = !parts.iter().any(|part| matches!(part, Part::Log { .. }));
     // Creating the log begins an epoch as well.
     if has_log && (!parts.is_empty() || !is_epoch_valid(connection).await?) {
         parts.push(Part::Epoch);
     }
-    Ok(parts)
+    Ok(missing)
 }
 
 /// The same without [`Part::Epoch`], for which the tables are read.
 pub(super) async fn missing_objects(
     connection: &mut PgConnection,
     answers: bool,
-) -> Result<Vec<Part>, SourceError> {
+) -> Result<MissingParts, SourceError> {
     let rows = sqlx::query(TABLES_SQL).fetch_all(&mut *connection).await?;
     let mut descriptions: Vec<(String, String)> = Vec::with_capacity(rows.len());
     for row in rows {
@@ -186,7 +201,20 @@ pub(super) async fn missing_objects(
     if answers && !description("answer").is_some_and(is_current) {
         parts.push(Part::Answers);
     }
-    Ok(parts)
+    let later_version = version.filter(|version| *version > VERSION && !parts.is_empty());
+    if later_version.is_some() {
+        parts.clear();
+    }
+    Ok(MissingParts {
+        parts,
+        later_version,
+    })
+}
+
+/// The version of the schema; `None` if there is none, and before there were versions.
+pub(super) async fn version(connection: &mut PgConnection) -> Result<Option<i32>, SourceError> {
+    let functions = sqlx::query(FUNCTIONS_SQL).fetch_one(connection).await?;
+    Ok(functions.try_get("version")?)
 }
 
 /// Which of `definitions`, given by their hashes, have fitted this database before.

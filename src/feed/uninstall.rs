@@ -2,14 +2,27 @@
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::schema::TABLES;
+use crate::feed::establish::EstablishError;
+use crate::feed::schema::{self, TABLES};
 use crate::source::SourceError;
 
 /// Statements that remove all that larder added, for any configuration: each item is for a transaction of its own.
 ///
 /// # Errors
-/// If schema larder contains objects that are not larder's; or PostgreSQL can't be reached or refuses a statement.
-pub(super) async fn statements(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
+/// If schema larder is of a later version of larder or contains objects that are not larder's; or PostgreSQL can't be reached
+/// or refuses a statement.
+pub(super) async fn statements(
+    connection: &mut PgConnection,
+) -> Result<Vec<String>, EstablishError> {
+    let version = schema::version(&mut *connection).await?;
+    if let Some(later) = version.filter(|version| *version > schema::VERSION) {
+        return Err(EstablishError::LaterSchema(later));
+    }
+    Ok(statements_of_known(connection).await?)
+}
+
+/// The same for a schema of this version or an earlier one.
+async fn statements_of_known(connection: &mut PgConnection) -> Result<Vec<String>, SourceError> {
     let others: Option<String> = sqlx::query_scalar(
         "select string_agg(format('larder.%I', name), ', ') from ( \
            select c.relname as name from pg_class c where c.relnamespace = to_regnamespace('larder') \

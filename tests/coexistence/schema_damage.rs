@@ -25,7 +25,8 @@ const SHAPE: &str = "select string_agg(concat_ws(' ', c.relname, c.relpersistenc
 /// A restore may be what damaged it, and is given half a minute.
 const LATE: Duration = Duration::from_secs(90);
 
-async fn is_cached(larder: &TestService, text: &str) {
+/// Waits until a tier answers with `text` in the document.
+pub(super) async fn is_cached(larder: &TestService, text: &str) {
     let end = Instant::now() + LATE;
     loop {
         let answer = larder.get("/a/1").await;

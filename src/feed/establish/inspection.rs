@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, WatchedTables};
 use crate::feed::rights::{table_rights, with_grants};
-use crate::feed::schema::{self, Part};
+use crate::feed::schema::{self, MissingParts, Part};
 use crate::feed::triggers::{self, Logger, MissingTriggers, loggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::catalogue::Catalogue;
@@ -179,6 +179,8 @@ fn fitting(resources: &[CheckedResource]) -> Vec<&Resource> {
 pub(super) struct Missing {
     /// In the order in which they are created.
     pub(super) parts: Vec<Part>,
+    /// The version of schema larder, if it is of a later larder.
+    pub(super) later_version: Option<i32>,
     pub(super) triggers: MissingTriggers,
 }
 
@@ -188,10 +190,17 @@ impl Missing {
         loggers: &[Logger],
         answers: bool,
     ) -> Result<Self, SourceError> {
-        let parts = schema::missing(connection, answers).await?;
+        let MissingParts {
+            parts,
+            later_version,
+        } = schema::missing(connection, answers).await?;
         let installed = read_installed(connection, loggers).await?;
         let triggers = triggers::missing(loggers, &installed);
-        Ok(Self { parts, triggers })
+        Ok(Self {
+            parts,
+            later_version,
+            triggers,
+        })
     }
 
     /// Whether schema larder or its log lacks something, other than because an older version of larder created it.

@@ -40,6 +40,9 @@ pub(in crate::feed) async fn install_script(
         .await
         .map_err(SourceError::from)?;
     let missing = Missing::read(connection, &inspection.loggers, config.answers).await?;
+    if let Some(version) = missing.later_version {
+        return Err(EstablishError::LaterSchema(version));
+    }
     let parts = missing.parts.into_iter().map(Part::sql);
     let functions = Some(missing.triggers.functions).filter(|sql| !sql.is_empty());
     let functions =
