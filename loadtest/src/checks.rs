@@ -20,3 +20,4 @@ pub(crate) mod schemas;
 pub(crate) mod scope;
 pub(crate) mod stale;
 mod twins;
+pub(crate) mod upgrade;

@@ -25,6 +25,7 @@ use crate::checks::rolling::RollingArgs;
 use crate::checks::schemas::SchemasArgs;
 use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
+use crate::checks::upgrade::UpgradeArgs;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
 ///
@@ -149,6 +150,11 @@ pub(crate) enum CheckCommand {
     ///
     /// Needs Debian's nginx-light. Exit code 1 where any request had no good answer.
     Rolling(RollingArgs),
+    /// Two larders of an older version, on one database, are replaced by this one and put back, under reads and writes: is any
+    /// answer stale, and does any write fail?
+    ///
+    /// Tells what each of them says in every state, as while both versions run.
+    Upgrade(UpgradeArgs),
     /// 64 clients change one document by GET and PUT with If-Match: is any update lost?
     Races(RacesArgs),
     /// SIGKILL of larder during bulk writes: is each transaction there as a whole or not at all, and is none lost?

@@ -57,7 +57,7 @@ use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
     alerts, bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
-    installs, lag, outage, poolers, races, restarts, rolling, schemas, scope, stale,
+    installs, lag, outage, poolers, races, restarts, rolling, schemas, scope, stale, upgrade,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
@@ -141,6 +141,7 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
         CheckCommand::HostileClients(args) => hostile_clients::run(args, larder, seed).await,
         CheckCommand::Drain(args) => drain::run(args, larder, seed).await,
         CheckCommand::Rolling(args) => rolling::run(args, larder, seed).await,
+        CheckCommand::Upgrade(args) => upgrade::run(args, larder, seed).await,
         CheckCommand::Races(args) => races::run(args, larder, seed).await,
         CheckCommand::BulkKills { count } => bulk_kills::run(*count, larder, seed).await,
         CheckCommand::DifferentialWrites(args) => {
