@@ -3,9 +3,9 @@
 //! `connection` serves a service over the connections of [`crate::server`], by hyper. The service of the public address is
 //! [`middleware::stack::PublicService`]. It makes a typed [`request`](self) from each head, passes it through the
 //! middleware, answers from memory if it can, and passes other requests to `router`. `read` and `write` are the handlers of
-//! documents. `openapi` and `index` describe them by `description`, and `docs` shows the former in a browser. `auth` finds the credential of a
-//! request and refuses requests. `problem` alone maps errors to statuses. `admin` is never served on the public address.
-//! Services need no socket, so tests don't either.
+//! documents. `openapi` and `index` describe them by `description`, and `docs` shows the former in a browser; `page` serves
+//! the files of that and of the dashboard. `auth` finds the credential of a request and refuses requests. `problem` alone
+//! maps errors to statuses. `admin` is never served on the public address. Services need no socket, so tests don't either.
 
 pub mod admin;
 pub mod answers;
@@ -27,6 +27,7 @@ pub mod middleware;
 mod negotiate;
 mod openapi;
 mod origin;
+mod page;
 mod problem;
 mod protocol;
 mod range;
