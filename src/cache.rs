@@ -22,7 +22,7 @@
 //! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
 //! - `disk_tier`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
 //!   restart.
-//! - `audit`, `status`: a check of hits, and what the admin address shows.
+//! - `audit`: a check of hits. `status`, `explanation`, `recent`: what the admin address shows.
 
 pub mod audit;
 pub mod disk;
@@ -30,6 +30,7 @@ mod disk_tier;
 pub mod document;
 pub mod encoding;
 mod eviction;
+mod explanation;
 mod fill;
 mod freshness;
 pub mod generation;
@@ -39,6 +40,7 @@ mod lease;
 mod lookup;
 pub mod memory;
 mod orders;
+mod recent;
 mod resumption;
 mod status;
 #[cfg(test)]
@@ -57,13 +59,18 @@ use crate::cache::audit::{AuditConfig, Auditor};
 use crate::cache::disk::DiskConfig;
 use crate::cache::disk_tier::DiskTier;
 use crate::cache::document::Found;
+pub use crate::cache::explanation::{EntryStatus, Explanation};
 use crate::cache::freshness::Freshness;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
+use crate::cache::recent::Recent;
+pub use crate::cache::recent::{
+    Extent, InvalidationCause, LastInvalidation, RecentEvents, RecentInvalidation, SlowLoad,
+};
 use crate::cache::resumption::{Resumption, offer_mark};
 pub use crate::cache::status::{
-    EntryStatus, Explanation, FeedStatus, ResourceStatus, SourceStatus, Status, TierStatus,
+    CacheSample, DefinitionChange, FeedStatus, ResourceStatus, SourceStatus, Status, TierStatus,
 };
 use crate::cache::unreadable::Unreadable;
 use crate::clock::Boottime;
@@ -183,8 +190,12 @@ struct CachedResource {
     /// The prefix of its keys on disk.
     prefix: AtomicU64,
     fingerprint: Mutex<String>,
+    /// A [`Boottime`]: when a definition replaced another one.
+    changed_at: AtomicU64,
     hits_memory: AtomicU64,
     hits_disk: AtomicU64,
+    /// Lookups that PostgreSQL answered since the tiers were not fresh or do not keep it.
+    bypassed: AtomicU64,
     /// Lookups that memory did not answer.
     misses_memory: AtomicU64,
 }
@@ -208,6 +219,7 @@ pub struct Cache {
     resumption: Resumption,
     /// larder is about to end: it is not ready any more, and serves all the same.
     is_stopping: AtomicBool,
+    recent: Recent,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -267,6 +279,7 @@ impl Cache {
             invalidating: Mutex::default(),
             resumption: Resumption::new(),
             is_stopping: AtomicBool::new(false),
+            recent: Recent::new(count),
         }
     }
 
@@ -341,8 +354,10 @@ impl CachedResource {
             reason: Mutex::new("the database has not been reached yet".into()),
             prefix: AtomicU64::new(0),
             fingerprint: Mutex::default(),
+            changed_at: AtomicU64::new(Boottime::NEVER.0),
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),
+            bypassed: AtomicU64::new(0),
             misses_memory: AtomicU64::new(0),
         }
     }

@@ -127,7 +127,7 @@ pub enum PassCause {
 }
 
 impl PassCause {
-    /// The label `via` of metrics.
+    /// Its name in the log and in metrics.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Bell => "bell",

@@ -3,7 +3,9 @@
 pub mod gauges;
 pub mod source;
 
-use std::sync::Mutex;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
@@ -60,6 +62,8 @@ pub struct Metrics {
     registry: Registry,
     /// Held while counters are raised to what was counted elsewhere. Two scrapes at a time would count it twice.
     pub observing: Mutex<()>,
+    /// The failed ones of `requests`, in sum.
+    pub failures: Failures,
     /// `larder_requests_total{resource,detail,status}`: answered requests by resource, by where the answer came from,
     /// and by HTTP status.
     pub requests: IntCounterVec,
@@ -125,6 +129,7 @@ impl Metrics {
         registered(&registry, build_info())?;
         let metrics = Self {
             gauges: Gauges::new(&registry)?,
+            failures: Failures::default(),
             requests: counters(
                 "larder_requests_total",
                 "Answered requests by resource, place the answer came from, and status.",
@@ -235,6 +240,67 @@ fn request_duration() -> Result<HistogramVec, prometheus::Error> {
     let help = "Seconds from the parsed request to its ready answer, by place that came from.";
     let options = HistogramOpts::new(name, help).buckets(hit_seconds()?);
     HistogramVec::new(options, &["detail"])
+}
+
+/// Failed requests, in sum and by resource. To add up the counters of all resources takes too long for every second.
+#[derive(Debug, Default)]
+pub struct Failures {
+    server_errors: AtomicU64,
+    too_many_requests: AtomicU64,
+    resources: Mutex<HashMap<String, ResourceFailures>>,
+}
+
+/// Failed requests that name a resource.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ResourceFailures {
+    /// Responses with a status from 500.
+    pub server_errors: u64,
+    /// Responses with status 429.
+    pub too_many_requests: u64,
+}
+
+impl Failures {
+    /// Notes the status of a response that is counted in [`Metrics::requests`]; `resource` is empty if the request names
+    /// none.
+    pub fn note(&self, resource: &str, status: u16) {
+        let (total, is_refused) = match status {
+            429 => (&self.too_many_requests, true),
+            500.. => (&self.server_errors, false),
+            _ => return,
+        };
+        total.fetch_add(1, Ordering::Relaxed);
+        let mut resources = self.resources();
+        let failures = match resources.get_mut(resource) {
+            Some(failures) => failures,
+            None => resources.entry(resource.to_owned()).or_default(),
+        };
+        if is_refused {
+            failures.too_many_requests += 1;
+        } else {
+            failures.server_errors += 1;
+        }
+    }
+
+    fn resources(&self) -> MutexGuard<'_, HashMap<String, ResourceFailures>> {
+        self.resources
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Those of each resource that has some, by its name.
+    pub fn by_resource(&self) -> HashMap<String, ResourceFailures> {
+        self.resources().clone()
+    }
+
+    /// Responses with a status from 500.
+    pub fn server_errors(&self) -> u64 {
+        self.server_errors.load(Ordering::Relaxed)
+    }
+
+    /// Responses with status 429, without those of the rate limit.
+    pub fn too_many_requests(&self) -> u64 {
+        self.too_many_requests.load(Ordering::Relaxed)
+    }
 }
 
 /// `larder_build_info{version,commit}`: always 1. The commit is that of `LARDER_COMMIT` in the environment of the build.

@@ -24,6 +24,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use crate::cache::document::{Document, digest};
 use crate::cache::generation::Version;
+use crate::cache::recent::InvalidationCause;
 use crate::cache::{Answer, Cache, Provenance};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
@@ -277,7 +278,7 @@ impl Cache {
 
     /// Drops the entry and reports it.
     fn drop_stale(&self, audit: &Audit, tier: &str) {
-        self.drop_document(audit.resource, &audit.key, "audit");
+        self.drop_document(audit.resource, &audit.key, InvalidationCause::Audit);
         self.metrics.audit_stale.inc();
         let now = self.freshness.position();
         let text = |position: &Option<Position>| position.as_ref().map(ToString::to_string);

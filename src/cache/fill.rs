@@ -11,6 +11,7 @@ use crate::cache::encoding::Encoding;
 use crate::cache::generation::Version;
 use crate::cache::lease::{Grant, Lease, LoadOutcome, Waiter};
 use crate::cache::orders::Put;
+use crate::cache::recent::EndedLoad;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Answer, Cache, LookupError, Provenance};
@@ -121,6 +122,7 @@ impl Cache {
         let cache = Arc::clone(self);
         let key = Arc::clone(lease.key());
         let sent_at = lease.sent_at();
+        let sent = sent_at.clone();
         self.loader.load(Load {
             resource,
             key,
@@ -131,6 +133,13 @@ impl Cache {
                 let took = Boottime::now().since(asked_at);
                 let durations = &cache.metrics.source.load_duration;
                 durations.observe(took.as_secs_f64());
+                cache.recent.note_load(&EndedLoad {
+                    resource: lease.resource(),
+                    key: lease.key(),
+                    asked_at,
+                    sent_at: sent.get(),
+                    loaded: &loaded,
+                });
                 cache.fill(lease, loaded, keep);
             }),
         });

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 
 use crate::cache::disk_tier::DiskTier;
 use crate::cache::orders::{KeyDrop, RangeSweep};
+use crate::cache::recent::{Extent, InvalidationCause};
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
 use crate::cache::{Cache, lock};
@@ -31,7 +32,7 @@ impl Cache {
             Event::Lost { reason } => self.freshness.set_lost(reason),
             Event::Reset(position) => {
                 for (resource, _) in self.enumerate() {
-                    self.invalidate_all(resource);
+                    self.invalidate_all(resource, InvalidationCause::Reset);
                 }
                 self.freshness.set_position(position);
             }
@@ -40,7 +41,7 @@ impl Cache {
                 definition,
                 fingerprint,
             } => {
-                self.define(resource, definition, fingerprint);
+                self.define(resource, definition, &fingerprint);
             }
             Event::Distrusted { resource } => self.distrust(resource),
             Event::Unfit { resource, reason } => {
@@ -60,10 +61,14 @@ impl Cache {
     }
 
     /// Begins to use a definition that has been checked.
-    fn define(&self, resource: ResourceId, definition: Arc<Resource>, fingerprint: String) {
+    fn define(&self, resource: ResourceId, definition: Arc<Resource>, fingerprint: &str) {
         let cached = self.cached(resource);
         cached.prefix.store(definition.shape(), Ordering::SeqCst);
-        *lock(&cached.fingerprint) = fingerprint;
+        let former = std::mem::replace(&mut *lock(&cached.fingerprint), fingerprint.to_owned());
+        if !former.is_empty() && former != fingerprint {
+            let now = Boottime::now();
+            cached.changed_at.store(now.0, Ordering::Relaxed);
+        }
         let uncached = definition.uncached.clone();
         if let Some(why) = uncached.as_ref().filter(|_| !cached.is_uncached()) {
             tracing::warn!("documents of {} are not cached: {why}", cached.name);
@@ -80,7 +85,7 @@ impl Cache {
         // Connections may have plans, types and roles in memory from between the two definitions.
         self.loader.renew_connections();
         // From here on, loads by an earlier definition are void.
-        self.invalidate_all(resource);
+        self.invalidate_all(resource, InvalidationCause::Definition);
         cached.uncached.store(uncached.is_some(), Ordering::SeqCst);
         cached.trusted.store(true, Ordering::SeqCst);
     }
@@ -88,11 +93,13 @@ impl Cache {
     /// Ends the use of a definition that has changed.
     fn distrust(&self, resource: ResourceId) {
         self.cached(resource).trusted.store(false, Ordering::SeqCst);
-        self.invalidate_all(resource);
+        self.invalidate_all(resource, InvalidationCause::Definition);
     }
 
     /// Makes every entry of the resource a miss, and removes those in memory.
-    fn invalidate_all(&self, resource: ResourceId) {
+    fn invalidate_all(&self, resource: ResourceId, via: InvalidationCause) {
+        self.recent
+            .note_invalidation(resource, Extent::All, None, via);
         self.versions.renew_epoch(resource);
         self.memory.remove_overtaken(resource, &self.versions);
         // Later loads must not use plans that were made before.
@@ -104,7 +111,14 @@ impl Cache {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
         let may_sweep = self.disk.as_ref().is_none_or(DiskTier::may_sweep);
         for Change { resource, affected } in pass.changes {
-            self.count_invalidation(resource, pass.cause.as_str());
+            let via = InvalidationCause::from(pass.cause);
+            self.count_invalidation(resource, via);
+            let key = match &affected {
+                Affected::Key(key) => Some(key.as_str()),
+                _ => None,
+            };
+            let extent = Extent::from(&affected);
+            self.recent.note_invalidation(resource, extent, key, via);
             match affected {
                 Affected::Key(key) => keys.push((resource, key)),
                 Affected::Ranges(ranges) if may_sweep => swept.push((resource, ranges)),
@@ -191,19 +205,21 @@ impl Cache {
         &self,
         resource: ResourceId,
         key: &Arc<str>,
-        via: &str,
+        via: InvalidationCause,
     ) -> Option<oneshot::Receiver<()>> {
         self.count_invalidation(resource, via);
+        self.recent
+            .note_invalidation(resource, Extent::Key, Some(key), via);
         let _invalidating = lock(&self.invalidating);
         let drop = self.invalidate(resource, key);
         let disk = self.disk.as_ref()?;
         Some(disk.queue_urgent_drop(drop))
     }
 
-    fn count_invalidation(&self, resource: ResourceId, via: &str) {
+    fn count_invalidation(&self, resource: ResourceId, via: InvalidationCause) {
         self.metrics
             .invalidations
-            .with_label_values(&[self.cached(resource).name.as_str(), via])
+            .with_label_values(&[self.cached(resource).name.as_str(), via.as_str()])
             .inc();
     }
 
@@ -212,11 +228,11 @@ impl Cache {
     /// The receiver ends when no restart can bring them back from disk; `None` without a disk tier.
     pub fn purge(&self, resource: ResourceId, key: Option<&str>) -> Option<oneshot::Receiver<()>> {
         match key {
-            Some(key) => self.drop_document(resource, &Arc::from(key), "purge"),
+            Some(key) => self.drop_document(resource, &Arc::from(key), InvalidationCause::Purge),
             None => {
-                self.count_invalidation(resource, "purge");
+                self.count_invalidation(resource, InvalidationCause::Purge);
                 let _invalidating = lock(&self.invalidating);
-                self.invalidate_all(resource);
+                self.invalidate_all(resource, InvalidationCause::Purge);
                 let position = self.freshness.position();
                 let mark = position.and_then(|position| self.mark(&position));
                 let disk = self.disk.as_ref()?;

@@ -221,6 +221,9 @@ impl Cache {
             false if cached.is_uncached() => LoadReason::Uncached,
             false => LoadReason::Bypass,
         };
+        if reason != LoadReason::Miss {
+            cached.bypassed.fetch_add(1, Ordering::Relaxed);
+        }
         self.load(resource, Arc::from(key), reason, until).await
     }
 

@@ -1,17 +1,15 @@
 //! The state of the cache, as the admin address shows it.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use prometheus::IntCounter;
 use serde::Serialize;
 
-use crate::cache::document::Document;
+use crate::cache::recent::RecentEvents;
 use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
-use crate::resource::ResourceId;
 use crate::source::connections::PoolStatus;
 
 /// `GET /status`.
@@ -29,6 +27,34 @@ pub struct Status {
     pub source_waiting_keys: usize,
     /// The connections to PostgreSQL over which documents are read and written.
     pub source: SourceStatus,
+    /// The resource whose definition has changed last; `None` if none has since the start.
+    pub definition_changed: Option<DefinitionChange>,
+    /// Hits that the audit has proved stale since the start.
+    pub audit_stale: u64,
+}
+
+/// A change of a resource's definition while larder runs.
+#[derive(Clone, Debug, Serialize)]
+pub struct DefinitionChange {
+    /// The resource.
+    pub resource: String,
+    /// How long ago.
+    pub seconds_ago: f64,
+}
+
+/// What a sample of `/history` needs of the cache. To read it costs little.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CacheSample {
+    /// Lookups since the start.
+    pub lookups: u64,
+    /// Those that a tier has answered.
+    pub hits: u64,
+    /// Invalidations since the start.
+    pub invalidations: u64,
+    /// Bytes in memory.
+    pub memory_bytes: u64,
+    /// Keys that wait for PostgreSQL.
+    pub waiting_keys: usize,
 }
 
 /// Whether documents can be read from PostgreSQL and written to it.
@@ -61,6 +87,14 @@ pub struct ResourceStatus {
     pub hits_disk: u64,
     /// Entries in memory.
     pub memory_entries: u64,
+    /// The columns of its key; `None` if it does not fit the database.
+    pub key: Option<Vec<String>>,
+    /// Lookups that PostgreSQL answered, because the tiers were not fresh or do not keep the resource.
+    pub bypassed: u64,
+    /// Responses with status 429, since the start of larder.
+    pub too_many_requests: u64,
+    /// Responses with a status from 500.
+    pub server_errors: u64,
 }
 
 /// One tier's part of the status.
@@ -93,52 +127,28 @@ pub struct FeedStatus {
     pub log: Option<Backlog>,
 }
 
-/// `GET /explain/RESOURCE/KEY`.
-#[derive(Clone, Debug, Serialize)]
-pub struct Explanation {
-    /// The resource.
-    pub resource: String,
-    /// The key's canonical text.
-    pub key: String,
-    /// Its entry in the memory tier.
-    pub memory: Option<EntryStatus>,
-    /// Its entry in the disk tier, if the disk tier may answer for it now.
-    pub disk: Option<EntryStatus>,
-    /// The generation of the key: how often its stripe was invalidated so far.
-    pub generation: u64,
-    /// Whether tiers may answer for the resource.
-    pub fresh: bool,
-    /// Why no tier keeps documents of the resource, which are read from PostgreSQL each time.
-    pub uncached: Option<String>,
-    /// The transactions in this snapshot have been applied.
-    pub position: Option<String>,
-}
-
-/// A tier's entry of one key.
-#[derive(Clone, Debug, Serialize)]
-pub struct EntryStatus {
-    /// True for a document, false for a remembered absence.
-    pub found: bool,
-    /// How long ago it was read or, on disk, written.
-    pub age_seconds: f64,
-    /// The canonical text of the owner's column; `None` for an absence, for null, and if the resource has no owner.
-    pub owner: Option<String>,
-}
-
 impl Cache {
     /// The status of resources, tiers and feed. Reads the file system: not for async workers.
     pub fn status(&self) -> Status {
+        let failures = self.metrics.failures.by_resource();
         let resources: Vec<ResourceStatus> = self
             .enumerate()
-            .map(|(resource, cached)| ResourceStatus {
-                name: cached.name.clone(),
-                ready: cached.trusted.load(Ordering::SeqCst),
-                unfit: cached.why_unfit(),
-                uncached: cached.why_uncached(),
-                lookups: cached.lookups(),
-                hits_memory: cached.hits_memory.load(Ordering::Relaxed),
-                hits_disk: cached.hits_disk.load(Ordering::Relaxed),
-                memory_entries: self.memory.entries_of(resource),
+            .map(|(resource, cached)| {
+                let failures = failures.get(&cached.name).copied().unwrap_or_default();
+                ResourceStatus {
+                    name: cached.name.clone(),
+                    ready: cached.trusted.load(Ordering::SeqCst),
+                    unfit: cached.why_unfit(),
+                    uncached: cached.why_uncached(),
+                    lookups: cached.lookups(),
+                    hits_memory: cached.hits_memory.load(Ordering::Relaxed),
+                    hits_disk: cached.hits_disk.load(Ordering::Relaxed),
+                    memory_entries: self.memory.entries_of(resource),
+                    key: cached.key_columns(),
+                    bypassed: cached.bypassed.load(Ordering::Relaxed),
+                    too_many_requests: failures.too_many_requests,
+                    server_errors: failures.server_errors,
+                }
             })
             .collect();
         let memory = TierStatus {
@@ -169,7 +179,46 @@ impl Cache {
             feed: self.feed_status(),
             source_waiting_keys: self.loader.waiting_keys(),
             source: self.source_status(),
+            definition_changed: self.definition_changed(),
+            audit_stale: self.metrics.audit_stale.get(),
         }
+    }
+
+    fn definition_changed(&self) -> Option<DefinitionChange> {
+        let changed_at =
+            |cached: &CachedResource| Boottime(cached.changed_at.load(Ordering::Relaxed));
+        let last = self
+            .resources
+            .iter()
+            .max_by_key(|cached| changed_at(cached))?;
+        let at = changed_at(last);
+        (at != Boottime::NEVER).then(|| DefinitionChange {
+            resource: last.name.clone(),
+            seconds_ago: Boottime::now().since(at).as_secs_f64(),
+        })
+    }
+
+    /// What a sample of `/history` needs.
+    pub fn sample(&self) -> CacheSample {
+        self.recent.forget_old_loads();
+        let mut sample = CacheSample {
+            invalidations: self.recent.invalidations(),
+            memory_bytes: self.memory.bytes(),
+            waiting_keys: self.loader.waiting_keys(),
+            ..CacheSample::default()
+        };
+        for cached in &self.resources {
+            sample.lookups += cached.lookups();
+            sample.hits += cached.hits_memory.load(Ordering::Relaxed);
+            sample.hits += cached.hits_disk.load(Ordering::Relaxed);
+        }
+        sample
+    }
+
+    /// The last invalidations and the slowest loads.
+    pub fn recent(&self) -> RecentEvents {
+        self.recent
+            .events(|resource| self.cached(resource).name.clone())
     }
 
     fn source_status(&self) -> SourceStatus {
@@ -311,52 +360,11 @@ impl Cache {
             gauges.change_log_blocker_age.set(age);
         }
     }
-
-    /// Which tiers have the document of `key`, and whether they may answer.
-    pub async fn explain(&self, resource: ResourceId, key: &str) -> Explanation {
-        let cached = self.cached(resource);
-        let epoch = self.versions.epoch(resource);
-        let stripe = self.versions.stripe(resource, key);
-        let disk = match &self.disk {
-            Some(disk) if disk.is_in_use() && self.versions.clean_generation(stripe).is_some() => {
-                let prefix = cached.prefix.load(Ordering::SeqCst);
-                disk.get(prefix, &Arc::from(key), epoch).await
-            }
-            _ => None,
-        };
-        let memory = self.memory.peek(resource, key, epoch);
-        Explanation {
-            resource: cached.name.clone(),
-            key: key.to_owned(),
-            memory: memory.map(|document| EntryStatus {
-                found: document.exists(),
-                age_seconds: Boottime::now().since(document.read_at()).as_secs_f64(),
-                owner: owner(&document),
-            }),
-            disk: disk.map(|entry| EntryStatus {
-                found: entry.found.is_some(),
-                age_seconds: entry.written_at.elapsed().unwrap_or_default().as_secs_f64(),
-                owner: entry.found.as_ref().and_then(owner),
-            }),
-            generation: self.versions.generation(stripe),
-            fresh: self.is_fresh(cached, Boottime::now()),
-            uncached: cached.why_uncached(),
-            position: self
-                .freshness
-                .position()
-                .map(|position| position.to_string()),
-        }
-    }
 }
 
 /// Raises a counter to what was counted elsewhere.
 fn raise_to(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
-}
-
-fn owner(document: &Document) -> Option<String> {
-    let owner = document.kept().owner()?;
-    Some(String::from_utf8_lossy(owner).into_owned())
 }
 
 impl SourceStatus {
@@ -381,8 +389,15 @@ impl CachedResource {
         unfit.then(|| lock(&self.reason).clone())
     }
 
+    /// The columns of its key, by the current definition.
+    fn key_columns(&self) -> Option<Vec<String>> {
+        let current = self.current.load();
+        let columns = current.as_ref()?.key.columns.iter();
+        Some(columns.map(|column| column.name.clone()).collect())
+    }
+
     /// Why no tier keeps its documents, by the current definition.
-    fn why_uncached(&self) -> Option<String> {
+    pub(super) fn why_uncached(&self) -> Option<String> {
         let current = self.current.load();
         current.as_ref()?.uncached.clone()
     }

@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 use sqlx::Row;
-use sqlx::postgres::PgConnection;
+use sqlx::postgres::{PgConnection, PgRow};
+use uuid::Uuid;
 
 use crate::check::upkeep::{CHANGE_LOG_ROWS_MAX, ChangeLogFacts};
 use crate::source::SourceError;
@@ -19,6 +20,17 @@ pub struct Backlog {
     /// The oldest transaction that is open in this database. It may still log rows, and PostgreSQL can't reuse the
     /// space of rows that were deleted since it began.
     pub oldest_transaction: Option<OldestTransaction>,
+    /// Other larders that may read the log again, last seen first.
+    pub other_nodes: Vec<OtherNode>,
+}
+
+/// Another larder that follows this database.
+#[derive(Clone, Debug, Serialize)]
+pub struct OtherNode {
+    /// The name in its state directory.
+    pub name: String,
+    /// Time since its last heartbeat.
+    pub seen_seconds_ago: f64,
 }
 
 /// A node that may read the log again.
@@ -61,6 +73,11 @@ const BACKLOG_SQL: &str = "\
         from pg_prepared_xacts where database = current_database()) o \
       where age is not null order by age desc limit 1) t on true";
 
+/// A database has few nodes, but each that has stopped stays for its `retention`.
+const OTHER_NODES_SQL: &str = "\
+    select name::text, greatest(extract(epoch from now() - seen_at), 0)::float8 as seen_ago \
+    from larder.node where name <> $1::text::uuid order by seen_at desc, name limit 20";
+
 /// A larder that was not seen for an hour has no row in the log any more that `larder.prune()` would keep for it.
 const CHANGE_LOG_SQL: &str = "\
     select (select count(*) from (select from larder.change limit $1) c) as rows, \
@@ -97,9 +114,9 @@ pub async fn read_change_log(
     }))
 }
 
-/// Measures the log.
-pub(super) async fn read(connection: &mut PgConnection) -> Result<Backlog, SourceError> {
-    let row = sqlx::query(BACKLOG_SQL).fetch_one(connection).await?;
+/// Measures the log, for the node `own`.
+pub(super) async fn read(connection: &mut PgConnection, own: Uuid) -> Result<Backlog, SourceError> {
+    let row = sqlx::query(BACKLOG_SQL).fetch_one(&mut *connection).await?;
     let name: Option<String> = row.try_get("name")?;
     let oldest_node = match name {
         Some(name) => Some(OldestNode {
@@ -123,5 +140,23 @@ pub(super) async fn read(connection: &mut PgConnection) -> Result<Backlog, Sourc
         rows_estimated: row.try_get("rows_estimated")?,
         oldest_node,
         oldest_transaction,
+        other_nodes: other_nodes(connection, own).await?,
     })
+}
+
+async fn other_nodes(
+    connection: &mut PgConnection,
+    own: Uuid,
+) -> Result<Vec<OtherNode>, SourceError> {
+    let rows = sqlx::query(OTHER_NODES_SQL)
+        .bind(own.to_string())
+        .fetch_all(connection)
+        .await?;
+    let node = |row: PgRow| -> Result<OtherNode, SourceError> {
+        Ok(OtherNode {
+            name: row.try_get("name")?,
+            seen_seconds_ago: row.try_get("seen_ago")?,
+        })
+    };
+    rows.into_iter().map(node).collect()
 }

@@ -173,7 +173,7 @@ impl Housekeeping {
         }
         if now >= self.next_backlog_at {
             self.next_backlog_at = now + BACKLOG_PAUSE;
-            self.backlog = Some(backlog::read(connection).await?);
+            self.backlog = Some(backlog::read(connection, self.node).await?);
         }
         if now >= self.next_loggers_at {
             self.next_loggers_at = now + LOGGERS_PAUSE.min(self.retention / 3);

@@ -123,6 +123,9 @@ impl HttpState {
         let label = resource.and_then(|resource| self.documents.names().nth(resource.index()));
         let labels = [label.unwrap_or_default(), detail, status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
+        self.metrics
+            .failures
+            .note(label.unwrap_or_default(), status.as_u16());
         let durations = &self.metrics.request_duration;
         observe(&durations.with_label_values(&[detail]), began);
     }

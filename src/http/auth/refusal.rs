@@ -65,6 +65,7 @@ impl Auth {
         let status = problem.status();
         let labels = ["", "auth", status.as_str()];
         self.metrics.requests.with_label_values(&labels).inc();
+        self.metrics.failures.note("", status.as_u16());
         let mut response = problem.into_full_response();
         for challenge in self.challenges.iter().filter(|_| challenged) {
             let challenge = if is_token && challenge == BEARER {
