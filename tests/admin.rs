@@ -1,5 +1,7 @@
 //! The admin address.
 
+mod dashboard;
+
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;
 

@@ -1,25 +1,31 @@
-//! The admin address: health, readiness, metrics, status, explain, purge, log level. Never on the public address.
+//! The admin address: the dashboard and what it shows, health, readiness, metrics, purge. Never on the public address.
 
+mod dashboard;
+mod faults;
+pub mod history;
 pub mod token;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::StringRejection;
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG};
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::cache::Cache;
+use crate::cache::encoding::Encoding;
+use crate::cache::{Cache, Status};
+use crate::http::admin::faults::Fault;
+use crate::http::admin::history::History;
 use crate::http::admin::token::{AdminAccess, AdminToken};
-use crate::http::headers::APPLICATION_JSON;
+use crate::http::headers::{APPLICATION_JSON, members};
 use crate::http::problem::Problem;
 use crate::http::request::{RequestTarget, TargetPart};
 use crate::metrics::Metrics;
@@ -44,12 +50,32 @@ pub struct Admin {
     pub token: Option<AdminToken>,
     /// Names of the host by which web pages may reach the address without a token.
     pub hosts: Vec<String>,
+    /// What has happened in each of the last seconds, and what is wrong.
+    pub history: Arc<History>,
+    /// The configuration in force, as `larder config --dump` prints it.
+    pub config: Bytes,
+}
+
+/// `GET /status`.
+#[derive(Serialize)]
+struct StatusPage {
+    #[serde(flatten)]
+    status: Status,
+    /// What is wrong, the worst first.
+    faults: Vec<Fault>,
+    version: &'static str,
+    /// The time since the start of larder.
+    started_seconds_ago: f64,
+    /// Requests above the rate limit since the start.
+    requests_refused: u64,
+    /// An admin token is configured, so that documents can be shown.
+    shows_documents: bool,
 }
 
 /// The admin address.
 pub fn router(admin: Admin) -> Router {
     let access = AdminAccess::new(admin.token.clone(), &admin.hosts);
-    Router::new()
+    dashboard::add_to(Router::new())
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
@@ -60,6 +86,11 @@ pub fn router(admin: Admin) -> Router {
         // A text key may be empty.
         .route("/explain/{resource}/", get(explain))
         .route("/purge/{resource}/", post(purge))
+        .route("/document/{resource}/{key}", get(document))
+        .route("/document/{resource}/", get(document))
+        .route("/history", get(history))
+        .route("/recent", get(recent))
+        .route("/config", get(config))
         .route("/log-level", get(log_level).put(set_log_level))
         .fallback(|| async { Problem::NO_SUCH_OPERATION.into_response() })
         // The router adds Allow.
@@ -101,7 +132,76 @@ async fn metrics(State(admin): State<Admin>) -> Response {
 }
 
 async fn status(State(admin): State<Admin>) -> Response {
-    blocking(move || json(&admin.cache.status())).await
+    blocking(move || {
+        let status = admin.cache.status();
+        json(&StatusPage {
+            faults: admin.history.faults.observe(&status, admin.history.rates()),
+            status,
+            version: env!("CARGO_PKG_VERSION"),
+            started_seconds_ago: admin.started_at.elapsed().as_secs_f64(),
+            requests_refused: admin.metrics.requests_refused.get(),
+            shows_documents: admin.token.is_some(),
+        })
+    })
+    .await
+}
+
+/// `?after=` leaves out what the client has: samples until this moment, in milliseconds since 1970.
+async fn history(State(admin): State<Admin>, request: Request) -> Response {
+    let after = match request.uri().query() {
+        None => Some(0),
+        Some(query) => query
+            .strip_prefix("after=")
+            .and_then(|after| after.parse().ok()),
+    };
+    let Some(after) = after else {
+        let detail = "the only parameter is after, milliseconds since 1970";
+        return Problem::bad_request(detail).into_response();
+    };
+    let mut encodings = members(request.headers(), ACCEPT_ENCODING);
+    let accepts_gzip = encodings.any(|encoding| encoding == Encoding::Gzip.name());
+    blocking(move || {
+        let page = admin.history.page(after);
+        // A few samples are not worth it.
+        if accepts_gzip && after == 0 {
+            compressed_json(&page)
+        } else {
+            json(&page)
+        }
+    })
+    .await
+}
+
+async fn recent(State(admin): State<Admin>) -> Response {
+    json(&admin.cache.recent())
+}
+
+async fn config(State(admin): State<Admin>) -> Response {
+    let media_type = HeaderValue::from_static("text/plain; charset=utf-8");
+    ([(CONTENT_TYPE, media_type)], admin.config).into_response()
+}
+
+/// The document as a tier has it. Without an admin token everyone on the machine may use the address, so it is not shown.
+async fn document(State(admin): State<Admin>, request: Request) -> Response {
+    if admin.token.is_none() {
+        let detail =
+            "documents are shown only if an admin token is configured (auth.admin_token_file)";
+        return Problem::forbidden(detail).into_response();
+    }
+    let (index, key) = match target(&admin.cache, request.uri().path()) {
+        Ok((index, Some(key))) => (index, key),
+        Ok((_, None)) => return Problem::NO_SUCH_OPERATION.into_response(),
+        Err(problem) => return problem.into_response(),
+    };
+    let Some(document) = admin.cache.kept_document(index, &key).await else {
+        return Problem::NOT_KEPT.into_response();
+    };
+    let mut response = json_response(document.body().to_vec());
+    // A quoted hexadecimal number is always a valid header value.
+    if let Ok(etag) = HeaderValue::from_bytes(&document.etag()) {
+        response.headers_mut().insert(ETAG, etag);
+    }
+    response
 }
 
 async fn explain(State(admin): State<Admin>, request: Request) -> Response {
@@ -182,13 +282,29 @@ async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response 
 
 fn json(value: &impl Serialize) -> Response {
     match simd_json::to_string(value) {
-        Ok(text) => {
-            let mut response = Response::new(Body::from(text));
-            response
-                .headers_mut()
-                .insert(CONTENT_TYPE, APPLICATION_JSON);
-            response
-        }
+        Ok(text) => json_response(text),
         Err(error) => Problem::internal(error.to_string()).into_response(),
     }
+}
+
+fn json_response(body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, APPLICATION_JSON);
+    response
+}
+
+/// The same compressed with gzip, if that is smaller.
+fn compressed_json(value: &impl Serialize) -> Response {
+    let text = match simd_json::to_string(value) {
+        Ok(text) => Bytes::from(text),
+        Err(error) => return Problem::internal(error.to_string()).into_response(),
+    };
+    let Some(encoded) = Encoding::Gzip.encode(std::slice::from_ref(&text)) else {
+        return json_response(text);
+    };
+    let mut response = json_response(encoded);
+    let gzip = HeaderValue::from_static(Encoding::Gzip.name());
+    response.headers_mut().insert(CONTENT_ENCODING, gzip);
+    response
 }

@@ -110,6 +110,8 @@ problems! {
     NO_SUCH_PATH = NOT_FOUND, "there is nothing at this path; documents are at /RESOURCE/KEY";
     /// As [`Problem::NO_SUCH_PATH`], on the admin address.
     NO_SUCH_OPERATION = NOT_FOUND, "there is nothing at this path of the admin address";
+    /// On the admin address: PostgreSQL is not asked.
+    NOT_KEPT = NOT_FOUND, "no tier has a document with this key";
     NO_SUCH_RESOURCE = NOT_FOUND, "there is no resource of this name";
     NO_SUCH_ALIAS = NOT_FOUND, "the resource has no alias of this name";
     /// As [`Problem::NO_SUCH_DOCUMENT`], for an alias.

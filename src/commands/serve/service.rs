@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
+use axum::body::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -12,8 +13,9 @@ use uuid::Uuid;
 
 use crate::auth::config::ANONYMOUS;
 use crate::cache::{Cache, CacheConfig};
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, dump};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
+use crate::http::admin::history::History;
 use crate::http::admin::token::AdminToken;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
@@ -53,6 +55,9 @@ pub struct Service {
     auth: Option<Arc<Auth>>,
     admin_token: Option<AdminToken>,
     admin_hosts: Vec<String>,
+    history: Arc<History>,
+    /// The configuration in force, secrets masked.
+    config: Bytes,
     started_at: Instant,
 }
 
@@ -124,6 +129,8 @@ impl Service {
             access_log,
         };
         Ok(Self {
+            history: History::start(&cache, Arc::clone(&metrics)),
+            config: dump(config).into(),
             cache,
             writes: Arc::new(writes),
             metrics,
@@ -216,6 +223,8 @@ impl Service {
             started_at: self.started_at,
             token: self.admin_token.clone(),
             hosts: self.admin_hosts.clone(),
+            history: Arc::clone(&self.history),
+            config: self.config.clone(),
         }
     }
 
