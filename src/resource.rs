@@ -200,9 +200,9 @@ impl Owner {
     /// SQL that is true for a row called `alias` if its owner is parameter `number`, a text.
     pub(crate) fn owned_sql(&self, alias: &str, number: usize) -> String {
         format!(
-            "{alias}.{} = ${number}::text::{}",
+            "{alias}.{} = {}",
             identifier(&self.column.name),
-            self.column.key_type.sql_type()
+            self.column.value_sql(&format!("${number}::text"))
         )
     }
 }

@@ -22,6 +22,7 @@ mod harness;
 mod histories;
 mod http;
 mod init;
+mod keys;
 mod loading;
 mod locks;
 mod openapi;

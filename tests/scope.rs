@@ -2,6 +2,7 @@
 
 mod aliases;
 mod conditions;
+mod kinds;
 mod reads;
 mod writes;
 

@@ -317,7 +317,7 @@ impl About<'_> {
             *tables += 1;
             let columns = on.iter();
             let columns =
-                columns.map(|pair| (pair.own.name.as_str(), pair.upper.key_type.sql_type()));
+                columns.map(|pair| (pair.own.name.as_str(), pair.upper.sql_type.as_str()));
             let alias = format!("t{tables}");
             searches.push(Search {
                 place: Some(below.place.clone()),
@@ -445,8 +445,8 @@ impl About<'_> {
             };
             for join in joins {
                 let columns = join.columns.iter().zip(&join.compared);
-                let columns = columns
-                    .map(|(column, other)| (column.name.as_str(), other.key_type.sql_type()));
+                let columns =
+                    columns.map(|(column, other)| (column.name.as_str(), other.sql_type.as_str()));
                 let subject = format!(
                     "after each change of {}, a pass over {} reads",
                     link.table, self.resource.name
@@ -494,5 +494,5 @@ fn of_row(row: &Row) -> (&TableName, Option<&Condition>) {
 /// The names of columns, with the types of values that they are compared with.
 fn types(columns: &[KeyColumn]) -> impl Iterator<Item = (&str, &str)> {
     let columns = columns.iter();
-    columns.map(|column| (column.name.as_str(), column.key_type.sql_type()))
+    columns.map(|column| (column.name.as_str(), column.sql_type.as_str()))
 }

@@ -2,7 +2,9 @@
 //!
 //! A key is kept as its *canonical text*, the text that larder's triggers write: PostgreSQL's own output for the
 //! value, parts of a composite key joined by `,` with `%` and `,` inside a part written `%25` and `%2C`. `042`, `+42`
-//! and `42` are one key, as are an upper-case and a lower-case uuid.
+//! and `42` are one key, as are an upper-case and a lower-case uuid. Where PostgreSQL's output depends on settings, the
+//! text is the one of documents (`timestamp` and `timestamptz` in UTC) or hexadecimal digits (`bytea`). Two values of a type have the
+//! same canonical text if and only if PostgreSQL calls them equal.
 //!
 //! ```
 //! use larder::resource::key::{KeyColumn, KeyShape, KeyType, key_parts};
@@ -10,6 +12,7 @@
 //! let column = |name: &str, key_type, type_text: &str, type_oid| KeyColumn {
 //!     name: name.into(),
 //!     key_type,
+//!     sql_type: type_text.into(),
 //!     type_text: type_text.into(),
 //!     type_oid,
 //!     collation: 0,
@@ -26,6 +29,7 @@
 //! # Ok::<(), larder::resource::key::KeyError>(())
 //! ```
 
+mod address;
 pub(in crate::resource) mod spelling;
 pub(in crate::resource) mod sql;
 
@@ -34,6 +38,7 @@ use std::borrow::Cow;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::resource::catalogue::Column;
+use crate::resource::value::ValueType;
 
 /// The most bytes of a part of a key, as UTF-8: in paths after percent-decoding, in bodies and in lists. An entry of a btree index has at most 2,704 bytes
 /// (PostgreSQL manual, "B-Tree Implementation": a third of a page), so longer keys exist only if they can be
@@ -62,6 +67,28 @@ pub enum KeyType {
     Uuid,
     /// `date`
     Date,
+    /// `timestamp`, read as UTC
+    Timestamp {
+        /// The digits after the second.
+        precision: u8,
+    },
+    /// `timestamptz`
+    TimestampTz {
+        /// The digits after the second.
+        precision: u8,
+    },
+    /// `boolean`
+    Boolean,
+    /// `bytea`
+    Bytea,
+    /// `inet`
+    Inet,
+    /// `cidr`
+    Cidr,
+    /// `macaddr`
+    MacAddr,
+    /// An enum. Its labels may change while larder runs, so every text may be one.
+    Enum,
 }
 
 /// The type of a column as a part of a key.
@@ -76,7 +103,10 @@ pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
         return Err("is a virtual generated column, whose value triggers do not see".into());
     }
     let modifier = column.type_modifier - 4;
+    // Without a modifier it is that of microseconds.
+    let precision = u8::try_from(column.type_modifier).unwrap_or(6);
     Ok(match column.base_type.as_str() {
+        _ if matches!(column.value, ValueType::Enum(_)) => KeyType::Enum,
         _ if !column.built_in => return Err(unsupported(column)),
         "int2" => KeyType::SmallInt,
         "int4" => KeyType::Integer,
@@ -89,13 +119,21 @@ pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
         "bpchar" => KeyType::Char,
         "uuid" => KeyType::Uuid,
         "date" => KeyType::Date,
+        "timestamp" => KeyType::Timestamp { precision },
+        "timestamptz" => KeyType::TimestampTz { precision },
+        "bool" => KeyType::Boolean,
+        "bytea" => KeyType::Bytea,
+        "inet" => KeyType::Inet,
+        "cidr" => KeyType::Cidr,
+        "macaddr" => KeyType::MacAddr,
         _ => return Err(unsupported(column)),
     })
 }
 
 fn unsupported(column: &Column) -> String {
     format!(
-        "is of type {}; keys are smallint, integer, bigint, numeric(p,0), text, varchar, char, uuid or date",
+        "is of type {}; keys are smallint, integer, bigint, numeric(p,0), text, varchar, char, uuid, date, timestamp, \
+         timestamptz, boolean, bytea, inet, cidr, macaddr or enums",
         column.type_text
     )
 }
@@ -104,13 +142,32 @@ impl KeyType {
     /// A canonical text as JSON. A number keeps all of its digits.
     fn json(self, canonical: &str) -> String {
         match self {
-            Self::SmallInt | Self::Integer | Self::BigInt | Self::Numeric { .. } => {
-                canonical.to_owned()
-            }
+            Self::SmallInt
+            | Self::Integer
+            | Self::BigInt
+            | Self::Numeric { .. }
+            | Self::Boolean => canonical.to_owned(),
             // Strings always serialise.
-            Self::Text | Self::Char | Self::Uuid | Self::Date => {
-                simd_json::to_string(canonical).unwrap_or_default()
-            }
+            _ => simd_json::to_string(canonical).unwrap_or_default(),
+        }
+    }
+
+    /// The canonical text of the text that PostgreSQL reads as a value.
+    ///
+    /// # Errors
+    /// As [`Self::canonical_part`].
+    pub(super) fn canonical_input(self, input: &str) -> Result<Cow<'_, str>, String> {
+        match self {
+            Self::Bytea => self.canonical_part(input.strip_prefix("\\x").unwrap_or(input)),
+            _ => self.canonical_part(input),
+        }
+    }
+
+    /// The text that PostgreSQL reads as the value with a canonical text.
+    pub(super) fn input(self, canonical: &str) -> String {
+        match self {
+            Self::Bytea => format!("\\x{canonical}"),
+            _ => canonical.to_owned(),
         }
     }
 
@@ -140,6 +197,14 @@ impl KeyType {
             Self::Char => 2,
             Self::Uuid => 3,
             Self::Date => 4,
+            Self::Timestamp { .. } => 5,
+            Self::TimestampTz { .. } => 6,
+            Self::Boolean => 7,
+            Self::Bytea => 8,
+            Self::Inet => 9,
+            Self::Cidr => 10,
+            Self::MacAddr => 11,
+            Self::Enum => 12,
         }
     }
 }
@@ -151,6 +216,8 @@ pub struct KeyColumn {
     pub name: String,
     /// Its type.
     pub key_type: KeyType,
+    /// The type's name for casts in SQL text. It has no length, so that a cast never truncates.
+    pub sql_type: String,
     /// Its type as `format_type` writes it.
     pub type_text: String,
     /// `pg_attribute.atttypid`.
@@ -169,10 +236,21 @@ impl KeyColumn {
         Self {
             name: column.name.clone(),
             key_type,
+            sql_type: key_type
+                .sql_type()
+                .unwrap_or(&column.plain_type_text)
+                .to_owned(),
             type_text: column.type_text.clone(),
             type_oid: column.type_oid,
             collation: column.collation,
         }
+    }
+
+    /// Whether values of both columns that PostgreSQL calls equal have the same canonical text.
+    pub(super) fn same_text(&self, other: &Self) -> bool {
+        // PostgreSQL compares no labels of different enums.
+        let is_same_enum = self.key_type != KeyType::Enum || self.sql_type == other.sql_type;
+        is_same_enum && self.key_type.same_text(other.key_type)
     }
 
     /// Whether PostgreSQL can choose a collation to compare values of both columns: they have the same one, or one of
@@ -402,6 +480,7 @@ mod tests {
             .map(|(index, &key_type)| KeyColumn {
                 name: format!("c{index}"),
                 key_type,
+                sql_type: String::new(),
                 type_text: String::new(),
                 type_oid: 0,
                 collation: 0,
@@ -489,6 +568,60 @@ mod tests {
         ] {
             assert!(one(KeyType::Date, text).is_none(), "{text}");
         }
+    }
+
+    #[test]
+    fn moments_are_in_utc() {
+        let local = KeyType::Timestamp { precision: 6 };
+        let instant = KeyType::TimestampTz { precision: 6 };
+        let noon = "2024-02-29T12:00:00.5+00:00";
+        for text in [
+            noon,
+            "2024-02-29T12:00:00.5Z",
+            "2024-02-29t13:30:00.500000+01:30",
+            "2024-02-29%2012:00:00.5-00",
+        ] {
+            assert_eq!(one(local, text).as_deref(), Some(noon), "{text}");
+            assert_eq!(one(instant, text).as_deref(), Some(noon), "{text}");
+        }
+        assert_eq!(one(local, "2024-02-29T12:00:00.5").as_deref(), Some(noon));
+        for text in ["2024-02-29T12:00:00.5", "2024-02-30T12:00:00Z", "now", ""] {
+            assert_eq!(one(instant, text), None, "{text}");
+        }
+        for text in [
+            "infinity",
+            "-infinity",
+            "0044-03-15T00:00:00+00:00 BC",
+            "10000-01-01T00:00:00+00:00",
+        ] {
+            assert_eq!(one(instant, text).as_deref(), Some(text), "{text}");
+        }
+        let coarse = KeyType::TimestampTz { precision: 1 };
+        assert_eq!(one(coarse, noon).as_deref(), Some(noon));
+        assert_eq!(one(coarse, "2024-02-29T12:00:00.51Z"), None);
+        assert_eq!(one(KeyType::Timestamp { precision: 0 }, noon), None);
+    }
+
+    #[test]
+    fn bytes_are_pairs_of_digits_in_lower_case() {
+        assert_eq!(one(KeyType::Bytea, "00fF").as_deref(), Some("00ff"));
+        assert_eq!(one(KeyType::Bytea, "").as_deref(), Some(""));
+        for text in ["0", "0g", "%5Cx00", "AP8="] {
+            assert_eq!(one(KeyType::Bytea, text), None, "{text}");
+        }
+        assert_eq!(KeyType::Bytea.input("00ff"), "\\x00ff");
+        let canonical = KeyType::Bytea.canonical_input("\\x00ff");
+        assert_eq!(canonical.as_deref(), Ok("00ff"));
+    }
+
+    #[test]
+    fn truth_has_two_texts() {
+        assert_eq!(one(KeyType::Boolean, "true").as_deref(), Some("true"));
+        for text in ["t", "TRUE", "1", "yes", ""] {
+            assert_eq!(one(KeyType::Boolean, text), None, "{text}");
+        }
+        let shape = shape(&[KeyType::Enum, KeyType::Boolean]);
+        assert_eq!(shape.json("so%2C so,false"), r#"["so, so",false]"#);
     }
 
     #[test]

@@ -80,9 +80,9 @@ impl Page {
         let name = |column: &KeyColumn| format!("t0.{}", identifier(&column.name));
         let names: Vec<String> = columns.iter().map(name).collect();
         let mut parameters = 0;
-        let mut parameter = |column: &KeyColumn| {
+        let mut parameter = || {
             parameters += 1;
-            format!("${parameters}::text::{}", column.key_type.sql_type())
+            format!("${parameters}::text")
         };
         // A row whose key has a null has no document.
         let mut conditions: Vec<String> = names
@@ -97,7 +97,8 @@ impl Page {
         let exists = resource.root.condition.iter();
         conditions.extend(exists.map(|condition| condition.sql("t0")));
         if self.after.is_some() {
-            let after: Vec<String> = columns.iter().map(&mut parameter).collect();
+            let after = columns.iter().map(|column| column.place_sql(&parameter()));
+            let after: Vec<String> = after.collect();
             conditions.push(format!("({}) > ({})", names.join(", "), after.join(", ")));
         }
         for (place, value) in &self.filters {
@@ -105,12 +106,13 @@ impl Page {
                 continue;
             };
             conditions.push(match value {
-                Some(_) => format!("{} = {}", name(column), parameter(column)),
+                Some(_) => format!("{} = {}", name(column), column.value_sql(&parameter())),
                 None => format!("{} is null", name(column)),
             });
         }
         if let (Some(_), Some(Owner { column, .. })) = (&self.owner, &resource.owner) {
-            conditions.push(format!("{} = {}", name(column), parameter(column)));
+            let owner = column.value_sql(&parameter());
+            conditions.push(format!("{} = {owner}", name(column)));
         }
         let from = format!(
             "from {table} t0 where {conditions} order by {order} limit ${limit}",

@@ -77,7 +77,7 @@ pub(super) fn rows_of_keys(key: &KeyShape, root: &Row) -> String {
     let arrays: Vec<String> = columns
         .iter()
         .enumerate()
-        .map(|(index, column)| column.key_type.parameter_sql(index + 1))
+        .map(|(index, column)| column.parameter_sql(index + 1))
         .collect();
     let table = root.table.sql();
     let exists = and_sql(root.condition.as_ref(), "t0");

@@ -101,7 +101,7 @@ pub struct WritableColumn {
     pub default: Option<String>,
     /// PostgreSQL computes it from other columns. It can be read, not written.
     pub generated: bool,
-    /// Its type as a part of the resource's key; `None` if it is none.
+    /// Its type as a part of the resource's key, or of a link whose texts have several spellings; `None` if it is none.
     pub key_type: Option<KeyType>,
     /// `generated always as identity`: an explicit value needs `overriding system value`.
     pub identity_always: bool,
@@ -304,6 +304,7 @@ impl Levels<'_> {
         }
         for pair in pairs.unwrap_or_default() {
             let own = level.identifying(table, &pair.own.name, &path)?;
+            level.columns[own].add_spelling(pair.own.key_type);
             let upper = upper.and_then(|upper| upper.at(&pair.upper.name));
             let unknown = || format!("the link of {} was not found", rows_at(&path));
             level.link.push((own, upper.ok_or_else(unknown)?));
@@ -316,6 +317,7 @@ impl Levels<'_> {
         // their link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
             let upper = level.identifying(table, &pair.upper.name, &path)?;
+            level.columns[upper].add_spelling(pair.upper.key_type);
             if !level.key.contains(&upper) {
                 return Err(format!(
                     "rows below are linked to {} of {}, which is not part of the key there, so they can't be written",
@@ -559,6 +561,13 @@ impl WritableColumn {
             Some("is read-only once a row exists, since it is generated always as identity")
         } else {
             None
+        }
+    }
+
+    /// The texts of both ends of a link are compared. Most types have one text for each value.
+    fn add_spelling(&mut self, key_type: KeyType) {
+        if self.value == ValueType::Other {
+            self.key_type = Some(key_type);
         }
     }
 

@@ -488,7 +488,7 @@ impl StatementBuilder<'_> {
         let columns = self.key.columns.iter().enumerate();
         let is_root = columns.map(|(part, column)| {
             let number = parameters.placeholder(Parameter::Key(part));
-            let value = format!("({number}::text)::{}", column.key_type.sql_type());
+            let value = column.value_sql(&format!("({number}::text)"));
             format!("{alias}.{} = {value}", identifier(&column.name))
         });
         let root = self.writable.levels.first();

@@ -13,8 +13,8 @@ pub(super) const SCHEMA: &str = r#"
     create table included (id bigint, n int);
     create unique index on included (n) include (id);
     create table floating (id float8 primary key);
-    create table stamped (id timestamptz primary key);
-    create type mood as enum ('glad', 'sad');
+    create table stamped (id timetz primary key);
+    create type mood as (glad int, sad int);
     create table moody (id mood primary key);
     create table twice (id bigint primary key, a bigint references parent, b bigint references parent);
     create table child (id bigint primary key, parent_id bigint, label text);
@@ -109,7 +109,7 @@ pub(super) const CASES: &[CatalogueMistake] = &[
     case(
         "table = 'stamped'\nkey = 'id' # here",
         "key",
-        "is of type timestamp with time zone",
+        "is of type time with time zone",
     ),
     case("table = 'moody' # here", "table", "is of type public.mood"),
     case(

@@ -273,7 +273,11 @@ fn select(resource: &PlannedResource, catalogue: &HashMap<String, Columns>) -> O
     let key: Vec<String> = resource
         .key
         .iter()
-        .map(|name| format!("t.{name}::text"))
+        .map(|name| {
+            format!(
+                "replace(replace(replace(to_json(t.{name}) #>> '{{}}', '%', '%25'), '/', '%2F'), ' ', '%20')"
+            )
+        })
         .collect();
     Some(format!(
         "select {}, {}::text from {} t",

@@ -78,7 +78,7 @@ pub(super) const VALUES: [(&str, &[&str]); 13] = [
     ("mood", &["'calm'", "'wild'", "null"]),
 ];
 
-const ID_TYPES: [&str; 8] = [
+const ID_TYPES: [&str; 13] = [
     "int",
     "bigint",
     "smallint",
@@ -87,11 +87,21 @@ const ID_TYPES: [&str; 8] = [
     "numeric(10,0)",
     "uuid",
     "date",
+    "timestamp(3)",
+    "timestamptz",
+    "inet",
+    "cidr",
+    "macaddr",
 ];
 
-/// The text of the key of number `n`.
+/// The text of the key of number `n`, as PostgreSQL writes it in the time zone UTC.
 pub(super) fn id_text(id_type: &str, n: usize) -> String {
     match id_type {
+        "timestamp(3)" => format!("2000-01-01 {:02}:{:02}:00.5", n / 60, n % 60),
+        "timestamptz" => format!("0044-03-15 {:02}:{:02}:00+00 BC", n / 60, n % 60),
+        "inet" => format!("2001:db8::{:x}/64", n + 1),
+        "cidr" => format!("10.{}.{}.0/24", n / 256, n % 256),
+        "macaddr" => format!("08:00:2b:01:{:02x}:{:02x}", n / 256, n % 256),
         "text" | "varchar(40)" => format!("k{n}"),
         "uuid" => format!("00000000-0000-4000-8000-{n:012}"),
         "date" => format!("2000-{:02}-{:02}", 1 + n / 28, 1 + n % 28),

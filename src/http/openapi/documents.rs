@@ -205,6 +205,15 @@ pub(super) fn key_example(column: &KeyColumn) -> Value {
         KeyType::Text | KeyType::Char => json!("A"),
         KeyType::Uuid => value_example(&ValueType::Uuid, &column.name),
         KeyType::Date => value_example(&ValueType::Date, &column.name),
+        KeyType::Timestamp { .. } | KeyType::TimestampTz { .. } => {
+            value_example(&ValueType::Timestamp, &column.name)
+        }
+        KeyType::Boolean => json!(true),
+        KeyType::Bytea => json!("00ff"),
+        KeyType::Inet => json!("192.0.2.1"),
+        KeyType::Cidr => json!("192.0.2.0/24"),
+        KeyType::MacAddr => json!("00:00:5e:00:53:01"),
+        KeyType::Enum => json!("A"),
     }
 }
 

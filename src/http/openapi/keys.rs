@@ -54,15 +54,31 @@ fn part(column: &KeyColumn) -> Value {
         KeyType::Numeric { digits } => {
             json!({"type": "string", "pattern": format!("^[+-]?[0-9]{{1,{digits}}}$")})
         }
-        KeyType::Text | KeyType::Char => json!({"type": "string"}),
+        // Labels of enums may be added and renamed.
+        KeyType::Text | KeyType::Char | KeyType::Enum => json!({"type": "string"}),
         KeyType::Uuid => json!({"type": "string", "format": "uuid"}),
-        KeyType::Date => json!({
-            "anyOf": [
-                {"type": "string", "format": "date"},
-                {"type": "string", "enum": ["infinity", "-infinity"]}
-            ]
+        KeyType::Date => moment("date"),
+        KeyType::Timestamp { .. } | KeyType::TimestampTz { .. } => moment("date-time"),
+        KeyType::Boolean => json!({"type": "boolean"}),
+        KeyType::Bytea => json!({"type": "string", "pattern": "^(?:[0-9A-Fa-f]{2})*$"}),
+        KeyType::Inet => json!({
+            "anyOf": [{"type": "string", "format": "ipv4"}, {"type": "string", "format": "ipv6"}]
         }),
+        KeyType::Cidr => json!({"type": "string", "pattern": "^[0-9A-Fa-f.:]+/[0-9]{1,3}$"}),
+        KeyType::MacAddr => {
+            json!({"type": "string", "pattern": "^[0-9A-Fa-f]{2}(?::[0-9A-Fa-f]{2}){5}$"})
+        }
     }
+}
+
+/// A date or a point in time, or one that is infinite.
+fn moment(format: &str) -> Value {
+    json!({
+        "anyOf": [
+            {"type": "string", "format": format},
+            {"type": "string", "enum": ["infinity", "-infinity"]}
+        ]
+    })
 }
 
 /// A part of a key in a body, where a number may be a string, and the text of a number a number.
@@ -74,7 +90,8 @@ fn json_part(column: &KeyColumn) -> Value {
         KeyType::BigInt => Some(18),
         KeyType::Numeric { digits } => Some(digits),
         KeyType::Text | KeyType::Char => None,
-        KeyType::Uuid | KeyType::Date => return schema,
+        KeyType::Boolean => return json!({"enum": [true, false, "true", "false"]}),
+        _ => return schema,
     };
     schema["type"] = json!(["integer", "string"]);
     if let Some(digits) = digits {
@@ -94,7 +111,9 @@ fn json_part(column: &KeyColumn) -> Value {
 fn json_part_read(column: &KeyColumn) -> Value {
     match column.key_type {
         KeyType::Numeric { .. } => json!({"type": "integer"}),
-        KeyType::Date => json!({"type": "string"}),
+        KeyType::Date | KeyType::Timestamp { .. } | KeyType::TimestampTz { .. } | KeyType::Inet => {
+            json!({"type": "string"})
+        }
         _ => part(column),
     }
 }
@@ -150,7 +169,7 @@ pub(super) fn in_answer(key: &KeyShape) -> Value {
         [column] => json_part_read(column),
         columns => json!({
             "type": "array",
-            "items": {"type": ["integer", "string"]},
+            "items": {"type": ["integer", "string", "boolean"]},
             "minItems": columns.len(),
             "maxItems": columns.len()
         }),
@@ -178,5 +197,21 @@ fn spellings(column: &KeyColumn) -> &'static str {
         KeyType::Date => {
             "YYYY-MM-DD; years after 9999 have more digits, those before 1 end with BC."
         }
+        KeyType::Timestamp { .. } => {
+            "A date and time as in RFC 3339, in UTC if it has no offset; years as in the documents."
+        }
+        KeyType::TimestampTz { .. } => {
+            "A date and time as in RFC 3339, with any offset; years as in the documents."
+        }
+        KeyType::Boolean => "true or false.",
+        KeyType::Bytea => {
+            "Two hexadecimal digits for each byte, in either case, at most 4,096; not base64 as in documents."
+        }
+        KeyType::Inet => {
+            "An IP address, in any spelling; /LENGTH follows if its prefix is shorter."
+        }
+        KeyType::Cidr => "The address of a network, in any spelling, and the length of its prefix.",
+        KeyType::MacAddr => "Six pairs of hexadecimal digits, in either case, with : or - between.",
+        KeyType::Enum => "A label of the enum, percent-encoded.",
     }
 }

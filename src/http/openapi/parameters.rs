@@ -24,9 +24,17 @@ fn condition(key_type: KeyType) -> String {
     let value = match key_type {
         KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => "[+-]?[0-9]+".to_owned(),
         KeyType::Numeric { digits } => format!("[+-]?0*[0-9]{{1,{digits}}}"),
-        KeyType::Text | KeyType::Char => "[\\s\\S]*".to_owned(),
+        KeyType::Text | KeyType::Char | KeyType::Enum => "[\\s\\S]*".to_owned(),
         KeyType::Uuid => "[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}".to_owned(),
         KeyType::Date => "(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}(?: BC)?|-?infinity)".to_owned(),
+        KeyType::Timestamp { .. } | KeyType::TimestampTz { .. } => {
+            "(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}[Tt ][0-9:.]+(?:[Zz]|[+-][0-9:]+)?(?: BC)?|-?infinity)"
+                .to_owned()
+        }
+        KeyType::Boolean => "(?:true|false)".to_owned(),
+        KeyType::Bytea => "(?:[0-9A-Fa-f]{2})*".to_owned(),
+        KeyType::Inet | KeyType::Cidr => "[0-9A-Fa-f.:]+(?:/[0-9]{1,3})?".to_owned(),
+        KeyType::MacAddr => "[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}".to_owned(),
     };
     format!("^(?:eq\\.{value}|is\\.null)$")
 }

@@ -108,8 +108,10 @@ fn parse_key(value: Value<'_, '_>, pointer: &str, shape: &KeyShape) -> Result<St
     };
     if parts.len() != columns {
         let why = match columns {
-            1 => "is not one number or string".to_owned(),
-            _ => format!("is not an array of {columns} parts, each a number or a string"),
+            1 => "is not one number, string or boolean".to_owned(),
+            _ => {
+                format!("is not an array of {columns} parts, each a number, a string or a boolean")
+            }
         };
         return Err(Problem::invalid_part(pointer, &why));
     }
@@ -138,6 +140,9 @@ fn key_text(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
     if let Some(text) = value.as_str() {
         return Ok(Cow::Owned(text.to_owned()));
     }
+    if let Some(value) = value.as_bool() {
+        return Ok(Cow::Borrowed(if value { "true" } else { "false" }));
+    }
     let number = value.as_i64().map(|number| number.to_string());
     let number = number.or_else(|| value.as_u64().map(|number| number.to_string()));
     match number {
@@ -145,7 +150,7 @@ fn key_text(value: Value<'_, '_>) -> Result<Cow<'static, str>, &'static str> {
         None if value.as_f64().is_some() => {
             Err("is a number with a fraction, an exponent or too many digits: send it as a string")
         }
-        None => Err("is neither a number nor a string"),
+        None => Err("is neither a number, a string nor a boolean"),
     }
 }
 

@@ -134,13 +134,13 @@ impl<'r> RowReader<'r> {
                 };
                 let read = |mismatches: &mut Mismatches| {
                     let given = values::read_input(&column.value, nullable, value, mismatches)?;
-                    if let (Some(key_type), ColumnInput::Text(text)) = (column.key_type, &given)
-                        && let Err(why) = key_type.canonical_part(text)
-                    {
-                        mismatches.add(why);
-                        return None;
-                    }
-                    Some(given)
+                    let (Some(key_type), ColumnInput::Text(text)) = (column.key_type, &given)
+                    else {
+                        return Some(given);
+                    };
+                    let canonical = key_type.canonical_input(text);
+                    let canonical = canonical.map_err(|why| mismatches.add(why)).ok()?;
+                    Some(ColumnInput::Text(key_type.input(&canonical)))
                 };
                 if let Some(given) = self.mismatches.within(&member.name, read) {
                     self.rows.levels[number].columns[at][row] = given;
@@ -222,13 +222,17 @@ impl<'r> RowReader<'r> {
             let Some(slot) = self.rows.levels[0].columns[at].last_mut() else {
                 return;
             };
+            let column = &level.columns[at];
+            let part = match column.key_type {
+                Some(key_type) => key_type.input(part),
+                None => part.clone().into_owned(),
+            };
             let differs = match slot {
                 ColumnInput::Absent => false,
                 ColumnInput::Null => true,
-                ColumnInput::Text(text) => *text != **part,
+                ColumnInput::Text(text) => *text != part,
             };
-            *slot = ColumnInput::Text(part.clone().into_owned());
-            let column = &level.columns[at];
+            *slot = ColumnInput::Text(part.clone());
             if let ValueType::Text { max: Some(max) } = column.value
                 && part.chars().count() > max as usize
                 && part.trim_end_matches(' ').chars().count() <= max as usize
@@ -253,7 +257,7 @@ impl<'r> RowReader<'r> {
         let is_inserted = self.writable.levels[0].columns[owner.column].is_inserted();
         let slot = self.rows.levels[0].columns[owner.column].last_mut();
         if let Some(slot) = slot.filter(|slot| is_inserted && **slot == ColumnInput::Absent) {
-            *slot = ColumnInput::Text(claim.to_owned());
+            *slot = ColumnInput::Text(owner.key_type.input(claim));
         }
     }
 

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use uuid::Uuid;
 
 use crate::resource::date_time;
-use crate::resource::key::KeyType;
+use crate::resource::document::timestamp_text;
+use crate::resource::key::{KeyType, address};
 
 impl KeyType {
     /// The canonical text of `text`.
@@ -18,10 +19,17 @@ impl KeyType {
             Self::Integer => integer(text, "integer", i32::MIN.into(), i32::MAX.into()),
             Self::BigInt => integer(text, "bigint", i64::MIN, i64::MAX),
             Self::Numeric { digits } => numeric(text, digits),
-            Self::Text => Ok(Cow::Borrowed(text)),
+            Self::Text | Self::Enum => Ok(Cow::Borrowed(text)),
             Self::Char => Ok(Cow::Borrowed(text.trim_end_matches(' '))),
             Self::Uuid => uuid(text),
             Self::Date => date(text),
+            Self::Timestamp { precision } => timestamp(text, true, precision),
+            Self::TimestampTz { precision } => timestamp(text, false, precision),
+            Self::Boolean => boolean(text),
+            Self::Bytea => bytea(text),
+            Self::Inet => address::inet(text),
+            Self::Cidr => address::cidr(text),
+            Self::MacAddr => address::macaddr(text),
         }
     }
 }
@@ -97,4 +105,45 @@ fn date(text: &str) -> Result<Cow<'_, str>, String> {
     } else {
         Err("is not a date of the form YYYY-MM-DD".to_owned())
     }
+}
+
+/// The digits that PostgreSQL stores after the second.
+const FRACTION_DIGITS: u8 = 6;
+
+/// A moment in UTC as documents have it. Its offset may be missing if it is `local`.
+fn timestamp(text: &str, local: bool, precision: u8) -> Result<Cow<'_, str>, String> {
+    if date_time::is_infinite(text) {
+        return Ok(Cow::Borrowed(text));
+    }
+    let Some(microseconds) = date_time::parse_timestamp(text, local) else {
+        return Err("is not a date and time as in RFC 3339".to_owned());
+    };
+    let beyond = FRACTION_DIGITS.saturating_sub(precision);
+    if microseconds % 10_i64.pow(beyond.into()) != 0 {
+        return Err(format!("has more than {precision} digits after the second"));
+    }
+    let canonical = timestamp_text(microseconds);
+    Ok(if canonical == text {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(canonical)
+    })
+}
+
+fn boolean(text: &str) -> Result<Cow<'_, str>, String> {
+    match text {
+        "true" | "false" => Ok(Cow::Borrowed(text)),
+        _ => Err("is not true or false".to_owned()),
+    }
+}
+
+fn bytea(text: &str) -> Result<Cow<'_, str>, String> {
+    if !text.len().is_multiple_of(2) || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Err("is not a sequence of bytes, each as two hexadecimal digits".to_owned());
+    }
+    Ok(if text.bytes().any(|byte| byte.is_ascii_uppercase()) {
+        Cow::Owned(text.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(text)
+    })
 }

@@ -229,7 +229,7 @@ impl Resolver<'_> {
                 self.mistake(place, message);
                 return None;
             }
-            if !pair.own.key_type.same_text(pair.upper.key_type) {
+            if !pair.own.same_text(&pair.upper) {
                 let message = format!(
                     "columns {own} and {} are of types too different to hold the same key",
                     pair.upper.name

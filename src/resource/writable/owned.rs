@@ -56,7 +56,7 @@ impl Writable {
         let claim = claim.filter(|claim| fits(claim));
         let is_own = |input: &ColumnInput| match input {
             ColumnInput::Text(text) => {
-                let text = key_type.canonical_part(text);
+                let text = key_type.canonical_input(text);
                 claim.is_some_and(|claim| text.is_ok_and(|text| text == claim))
             }
             ColumnInput::Absent | ColumnInput::Null => false,

@@ -72,6 +72,9 @@ impl Shared {
                 let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
             }
+            Err(error) if error.is_no_value() && statement.page.after.is_some() => {
+                Err(SourceError::NoPlace)
+            }
             keys => keys,
         }
     }

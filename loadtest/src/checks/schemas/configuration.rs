@@ -9,7 +9,8 @@ const RESOURCES_SQL: &str = "\
 with key as ( \
     select k.conrelid as oid, k.conkey as numbers from pg_constraint k where k.contype = 'p' and not exists ( \
       select from pg_attribute a join pg_type t on t.oid = a.atttypid where a.attrelid = k.conrelid and a.attnum = any(k.conkey) \
-        and t.typname not in ('int2', 'int4', 'int8', 'text', 'varchar', 'bpchar', 'uuid', 'date'))), \
+        and t.typtype <> 'e' and t.typname not in ('int2', 'int4', 'int8', 'text', 'varchar', 'bpchar', 'uuid', 'date', \
+          'timestamp', 'timestamptz', 'bool', 'bytea', 'inet', 'cidr', 'macaddr'))), \
   link as ( \
     select row_number() over (order by f.conrelid::regclass::text, f.conname) as number, f.conrelid as oid, f.confrelid as target, \
       f.conkey as numbers, array_agg(format('''%s''', a.attname) order by n.place) as columns \

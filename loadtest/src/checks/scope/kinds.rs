@@ -1,5 +1,7 @@
 //! The types of keys, owners and aliases: their values, numbered, and how each can be spelled.
 
+use std::net::Ipv4Addr;
+
 use serde_json::{Value, json};
 
 /// A value needs more than 53 bits.
@@ -12,13 +14,22 @@ pub(super) enum Kind {
     Bigint,
     Text,
     Uuid,
-    /// Not a type of keys.
+    Inet,
+    Timestamptz,
+    /// Two values are too few for keys that are drawn.
     Boolean,
 }
 
 impl Kind {
     /// The types of keys.
-    pub(super) const OF_KEYS: [Self; 4] = [Self::Integer, Self::Bigint, Self::Text, Self::Uuid];
+    pub(super) const OF_KEYS: [Self; 6] = [
+        Self::Integer,
+        Self::Bigint,
+        Self::Text,
+        Self::Uuid,
+        Self::Inet,
+        Self::Timestamptz,
+    ];
 
     pub(super) fn type_sql(self) -> &'static str {
         match self {
@@ -26,6 +37,8 @@ impl Kind {
             Self::Bigint => "bigint",
             Self::Text => "text",
             Self::Uuid => "uuid",
+            Self::Inet => "inet",
+            Self::Timestamptz => "timestamptz",
             Self::Boolean => "boolean",
         }
     }
@@ -43,6 +56,16 @@ impl Kind {
                 _ => format!("t{number}"),
             },
             Self::Uuid => format!("abcdef00-0000-4000-8000-{number:012x}"),
+            Self::Inet => {
+                // Numbers are small.
+                let address = Ipv4Addr::from_bits(0x0a00_0000 + number as u32);
+                match number % 3 {
+                    0 => format!("{address}/24"),
+                    1 => format!("2001:db8::{number:x}"),
+                    _ => address.to_string(),
+                }
+            }
+            Self::Timestamptz => format!("{:04}-02-03T04:05:06.7+00:00", 1 + number),
             Self::Boolean => (number % 2 == 0).to_string(),
         }
     }
@@ -54,7 +77,9 @@ impl Kind {
             Self::Integer => json!(number),
             Self::Bigint => json!(BIG + number),
             Self::Boolean => json!(number % 2 == 0),
-            Self::Text | Self::Uuid => json!(self.canonical(number)),
+            Self::Text | Self::Uuid | Self::Inet | Self::Timestamptz => {
+                json!(self.canonical(number))
+            }
         }
     }
 
@@ -74,6 +99,10 @@ impl Kind {
             },
             (Self::Uuid, 0 | 1) => text.to_uppercase(),
             (Self::Uuid, 2) => text.replace("ab", "Ab"),
+            (Self::Inet, 0) => text.to_uppercase(),
+            (Self::Inet, 1) if !text.contains([':', '/']) => format!("{text}/32"),
+            (Self::Timestamptz, 0) => text.replace("+00:00", "Z"),
+            (Self::Timestamptz, 1) => text.replace("T04:05:06.7+00:00", "t05:35:06.70+01:30"),
             _ => text,
         }
     }
@@ -84,6 +113,8 @@ impl Kind {
             Self::Integer => &["abc", "1.5", "99999999999", "1e3", "1 2", "0x1"],
             Self::Bigint => &["abc", "1.5", "99999999999999999999"],
             Self::Uuid => &["abc", "abcdef0000004000800000000000000", "17"],
+            Self::Inet => &["abc", "10.0.0", "10.0.0.1/33", "1::2::3"],
+            Self::Timestamptz => &["abc", "2024-02-30T00:00:00Z", "2024-02-03T04:05:06", "now"],
             Self::Text | Self::Boolean => return None,
         };
         rng.choice(wrong).map(|text| (*text).to_owned())

@@ -74,10 +74,10 @@ fn equal_names_are_numbered_without_trying_each_number() {
 fn keys_are_primary_else_unique_and_not_null() {
     let mut database = Database::default();
     database
-        .add("a", "id bytea, code text, two? text")
+        .add("a", "id interval, code text, two? text")
         .unique(&["two"])
         .unique(&["code"])
-        .add("b", "id bytea")
+        .add("b", "id interval")
         .add("c", "id int8, n? int8")
         .keyless()
         .unique(&["n"])
@@ -93,7 +93,7 @@ fn keys_are_primary_else_unique_and_not_null() {
     assert_eq!(b.name, "public.b");
     assert!(
         b.why
-            .starts_with("has a key with column id, which is of type bytea"),
+            .starts_with("has a key with column id, which is of type interval"),
         "{b:?}"
     );
     assert!(
