@@ -14,6 +14,7 @@ pub mod condition;
 mod date_time;
 pub mod definition;
 pub mod document;
+pub mod filter;
 pub mod find;
 pub mod kept;
 pub mod key;
@@ -42,6 +43,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::condition::Condition;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{DocumentTemplate, Scalar};
+use crate::resource::filter::Filter;
 use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::ProvedSql;
@@ -166,17 +168,6 @@ impl Resource {
         let row = rows.find(|row| row.table == *table)?;
         Some(&row.place)
     }
-}
-
-/// A column that lists can be filtered by.
-#[derive(Clone, Debug)]
-pub struct Filter {
-    /// The member's name in the document.
-    pub name: String,
-    /// The root table's column.
-    pub column: KeyColumn,
-    /// Its place in the configuration.
-    pub place: Place,
 }
 
 /// How the documents of a resource have owners: restricted principals read and write only documents whose column has the value

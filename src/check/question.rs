@@ -364,7 +364,8 @@ impl About<'_> {
             };
             let subject = format!("each list of {name} by {} reads", filter.name);
             let what = format!("lists by {}", filter.name);
-            lists.push(self.list(&what, (&filter.column, &filter.place), page, &subject));
+            let column = (filter.column.name(), filter.column.sql_type());
+            lists.push(self.list(&what, column, &filter.place, page, &subject));
         }
         if let Some(owner) = &self.resource.owner {
             let page = Page {
@@ -374,28 +375,29 @@ impl About<'_> {
                 limit: 1,
             };
             let subject = format!("each list of one owner's documents of {name} reads");
-            let column = (&owner.column, &owner.place);
-            lists.push(self.list("lists of one owner", column, page, &subject));
+            let column = (owner.column.name.as_str(), owner.column.sql_type.as_str());
+            lists.push(self.list("lists of one owner", column, &owner.place, page, &subject));
         }
         lists
     }
 
-    /// The lists by a column, which the configuration names at a place.
+    /// The lists by a column of a type, which the configuration names at a place.
     fn list(
         &self,
         what: &str,
-        (column, place): (&KeyColumn, &Place),
+        column: (&str, &str),
+        place: &Place,
         first: Page,
         subject: &str,
     ) -> Question {
         let root = of_row(&self.resource.root);
         let mut search = Search {
             place: Some(place.clone()),
-            ..self.search("t0", root, types(std::slice::from_ref(column)), subject)
+            ..self.search("t0", root, [column], subject)
         };
         let key = self.resource.key.columns.iter();
         let key = key.map(|column| column.name.clone());
-        search.index.extend(key.filter(|name| *name != column.name));
+        search.index.extend(key.filter(|name| name != column.0));
         let after = Page {
             after: Some(String::new()),
             ..first.clone()

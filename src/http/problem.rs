@@ -642,9 +642,9 @@ impl Problem {
             },
             SourceError::TooLarge => Self::TOO_LARGE,
             SourceError::Ambiguous => Self::AMBIGUOUS,
-            SourceError::NoPlace => {
-                Self::bad_request("after: the key has a text that is no label of its enum")
-            }
+            SourceError::NoValue => Self::bad_request(
+                "a filter has a text that is no value of its type, or the key in after one that is no label of its enum",
+            ),
             SourceError::Unexpected(_) => Self {
                 cause: Some(error.to_string().into()),
                 ..Self::UNEXPECTED

@@ -23,6 +23,7 @@ pub use self::merge::merge_patch;
 pub use self::parse::{DEPTH_MAX, Scratch};
 pub use self::rows::rows_of;
 pub use self::split::{Framing, SplitError, Splitter, is_space};
+pub(super) use self::values::text_in_query;
 
 /// The most mismatches that are reported for one document. The rest of the document is not checked then.
 pub const MISMATCHES_MAX: usize = 100;

@@ -195,6 +195,8 @@ pub struct Column {
     pub type_modifier: i32,
     /// False for a nondeterministic collation.
     pub deterministic: bool,
+    /// PostgreSQL has a btree operator class for exactly its type below all domains.
+    pub has_order: bool,
     /// The values that it can have.
     pub value: ValueType,
     /// It or its domain is `not null`.

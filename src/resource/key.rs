@@ -102,12 +102,17 @@ pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
     if column.is_virtual {
         return Err("is a virtual generated column, whose value triggers do not see".into());
     }
+    plain_key_type(column).ok_or_else(|| unsupported(column))
+}
+
+/// The same whatever collation the column has, and whether triggers see its value.
+pub(super) fn plain_key_type(column: &Column) -> Option<KeyType> {
     let modifier = column.type_modifier - 4;
     // Without a modifier it is that of microseconds.
     let precision = u8::try_from(column.type_modifier).unwrap_or(6);
-    Ok(match column.base_type.as_str() {
+    Some(match column.base_type.as_str() {
         _ if matches!(column.value, ValueType::Enum(_)) => KeyType::Enum,
-        _ if !column.built_in => return Err(unsupported(column)),
+        _ if !column.built_in => return None,
         "int2" => KeyType::SmallInt,
         "int4" => KeyType::Integer,
         "int8" => KeyType::BigInt,
@@ -126,7 +131,7 @@ pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
         "inet" => KeyType::Inet,
         "cidr" => KeyType::Cidr,
         "macaddr" => KeyType::MacAddr,
-        _ => return Err(unsupported(column)),
+        _ => return None,
     })
 }
 

@@ -1,11 +1,12 @@
 //! Pages of lists: the keys of a resource's documents, in their order. SQL text only.
 
+use crate::resource::filter::Filter;
 use crate::resource::key::KeyColumn;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
-use crate::resource::{Filter, Owner, Resource};
+use crate::resource::{Owner, Resource};
 
 /// The query parameters of a list that are not filters. No filter can have one of these names.
 pub const PARAMETERS: [&str; 6] = ["keys", "key", "by", "limit", "after", "fields"];
@@ -15,23 +16,13 @@ pub const PARAMETERS: [&str; 6] = ["keys", "key", "by", "limit", "after", "field
 pub struct Page {
     /// The canonical key that the page begins after; `None` for the first page.
     pub after: Option<String>,
-    /// The filters: places in [`Resource::filters`] in ascending order, and for each the value of its column as
-    /// canonical text, or `None` for null.
+    /// The filters: places in [`Resource::filters`] in ascending order, and for each the text of a value
+    /// ([`Filter::text`]), or `None` for null.
     pub filters: Vec<(usize, Option<String>)>,
     /// The canonical text of the owner of its documents; `None`: whoever owns them.
     pub owner: Option<String>,
     /// The most keys.
     pub limit: usize,
-}
-
-impl Filter {
-    /// The canonical text of a value of the filter's column.
-    ///
-    /// # Errors
-    /// If it is not a value of the column's type, the end of a sentence about it.
-    pub fn canonical(&self, value: &str) -> Result<String, String> {
-        self.column.canonical(value).map(Into::into)
-    }
 }
 
 impl Page {
@@ -61,6 +52,11 @@ impl Page {
             offset = parameters + 2,
             unchanged = unchanged_sql(row_security),
         ))
+    }
+
+    /// Whether the query has texts that PostgreSQL may refuse.
+    pub(crate) fn has_texts(&self) -> bool {
+        self.after.is_some() || self.filters.iter().any(|(_, value)| value.is_some())
     }
 
     /// The number of parameters before the limit.
@@ -105,9 +101,10 @@ impl Page {
             let Some(Filter { column, .. }) = resource.filters.get(*place) else {
                 continue;
             };
+            let name = format!("t0.{}", identifier(column.name()));
             conditions.push(match value {
-                Some(_) => format!("{} = {}", name(column), column.value_sql(&parameter())),
-                None => format!("{} is null", name(column)),
+                Some(_) => format!("{name} = {}", column.value_sql(&parameter())),
+                None => format!("{name} is null"),
             });
         }
         if let (Some(_), Some(Owner { column, .. })) = (&self.owner, &resource.owner) {

@@ -8,6 +8,7 @@ use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName
 use crate::resource::condition::{AcceptedCondition, Condition, WrittenCondition};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
 use crate::resource::document::{DocumentTemplate, Scalar};
+use crate::resource::filter::{Filter, FilterColumn};
 use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape, KeyType, key_type};
 use crate::resource::query::documents_sql;
@@ -15,7 +16,7 @@ use crate::resource::row_security::{RowSecurity, TableRowSecurity};
 use crate::resource::suggestion::nearest;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
-use crate::resource::{Child, Field, Filter, Lookup, Rendering, Resource, Row};
+use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
 
 /// Checks `definitions` against `catalogue`.
 ///
@@ -204,7 +205,7 @@ impl<'a> Resolver<'a> {
         self.key_columns(table, columns, &written.place)
     }
 
-    /// The columns that lists can be filtered by: fields of the root row whose values have a canonical text.
+    /// The fields of the root row that lists can be filtered by.
     fn filters(
         &mut self,
         table: &Table,
@@ -223,18 +224,15 @@ impl<'a> Resolver<'a> {
             let Some(column) = self.column(table, &field.column, place) else {
                 continue;
             };
-            match key_type(column) {
-                Ok(key_type) => filters.push(Filter {
+            match FilterColumn::new(column) {
+                Ok(column) => filters.push(Filter {
                     name: name.clone(),
-                    column: KeyColumn::new(column, key_type),
+                    column,
                     place: place.clone(),
                 }),
                 Err(why) => {
-                    let why = why.replace("keys are", "filters, as keys, are");
-                    self.mistake(
-                        place,
-                        format!("column {} of {} {why}", field.column, table.name),
-                    );
+                    let message = format!("column {} of {} {why}", field.column, table.name);
+                    self.mistake(place, message);
                 }
             }
         }

@@ -196,6 +196,8 @@ async fn read_columns(
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
            coalesce(l.collisdeterministic, true) as deterministic, \
+           exists (select from pg_opclass o join pg_am m on m.oid = o.opcmethod \
+             where m.amname = 'btree' and o.opcdefault and o.opcintype = t.oid) as has_order, \
            a.atttypmod as own_modifier, a.attnotnull or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
@@ -227,6 +229,7 @@ async fn read_columns(
             element_type: row.try_get("element_type")?,
             type_modifier: row.try_get("modifier")?,
             deterministic: row.try_get("deterministic")?,
+            has_order: row.try_get("has_order")?,
             value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
             not_null: row.try_get("not_null")?,
             default: row.try_get("default_sql")?,

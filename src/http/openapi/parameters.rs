@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
+use crate::resource::filter::FilterColumn;
 use crate::resource::key::KeyType;
+use crate::resource::value::ValueType;
 use crate::resource::{Resource, Row};
 
 /// Those that choose the documents of a page by a field.
@@ -13,15 +15,36 @@ pub(super) fn filters(resource: &Resource) -> Vec<Value> {
             "name": name,
             "in": "query",
             "description": format!("Only documents whose {name} equals VALUE (`eq.VALUE`) or is null (`is.null`)."),
-            "schema": {"type": "string", "pattern": condition(filter.column.key_type)}
+            "schema": {"type": "string", "pattern": condition(&filter.column)}
         })
     });
     filters.collect()
 }
 
 /// The pattern of a filter's value.
-fn condition(key_type: KeyType) -> String {
-    let value = match key_type {
+fn condition(column: &FilterColumn) -> String {
+    let value = match column {
+        FilterColumn::Key(column) => of_key(column.key_type),
+        FilterColumn::Other(column) => of_other(&column.value).to_owned(),
+    };
+    format!("^(?:eq\\.{value}|is\\.null)$")
+}
+
+/// The pattern of values of a type that is none of keys.
+fn of_other(value: &ValueType) -> &'static str {
+    match value {
+        ValueType::Numeric { .. } | ValueType::Real | ValueType::Double => {
+            "(?:-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|NaN|-?Infinity)"
+        }
+        ValueType::Time => "[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]+)?",
+        ValueType::TimeTz => "[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]+)?(?:[Zz]|[+-][0-9:]+)",
+        _ => "[\\s\\S]*",
+    }
+}
+
+/// The pattern of values of a type of keys.
+fn of_key(key_type: KeyType) -> String {
+    match key_type {
         KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => "[+-]?[0-9]+".to_owned(),
         KeyType::Numeric { digits } => format!("[+-]?0*[0-9]{{1,{digits}}}"),
         KeyType::Text | KeyType::Char | KeyType::Enum => "[\\s\\S]*".to_owned(),
@@ -35,8 +58,7 @@ fn condition(key_type: KeyType) -> String {
         KeyType::Bytea => "(?:[0-9A-Fa-f]{2})*".to_owned(),
         KeyType::Inet | KeyType::Cidr => "[0-9A-Fa-f.:]+(?:/[0-9]{1,3})?".to_owned(),
         KeyType::MacAddr => "[0-9A-Fa-f]{2}(?:[:-][0-9A-Fa-f]{2}){5}".to_owned(),
-    };
-    format!("^(?:eq\\.{value}|is\\.null)$")
+    }
 }
 
 /// The parameter that chooses parts of documents.

@@ -111,7 +111,7 @@ impl PageParams {
             Some(("eq", value)) => {
                 let value = percent_decode_str(value).decode_utf8();
                 let value = value.map_err(|_| refuse("is not valid UTF-8"))?;
-                let canonical = resource.filters[place].canonical(&value);
+                let canonical = resource.filters[place].text(&value);
                 Some(canonical.map_err(|why| refuse(&why))?)
             }
             Some(("is", "null")) => None,

@@ -3,6 +3,8 @@
 mod composed;
 mod scalar;
 
+use std::borrow::Cow;
+
 use crate::resource::body::Mismatches;
 use crate::resource::body::decimal::{Decimal, digits_of_numbers_in};
 use crate::resource::body::parse::{Json, JsonNode};
@@ -35,6 +37,26 @@ pub(super) fn read_input(
         }
         json => text(value, node, json, mismatches).map(ColumnInput::Text),
     }
+}
+
+/// The text that PostgreSQL reads as the value that a query writes as `text`: as documents have it, without quotes.
+///
+/// # Errors
+/// The end of a sentence that says what is expected.
+pub(in crate::resource) fn text_in_query(
+    value: &ValueType,
+    text: &str,
+) -> Result<String, Cow<'static, str>> {
+    let is_number = matches!(
+        value,
+        ValueType::Real | ValueType::Double | ValueType::Numeric { .. }
+    );
+    let json = if is_number && Decimal::parse(text).is_some() {
+        Json::Number(text)
+    } else {
+        Json::String(text)
+    };
+    scalar::text(value, json)
 }
 
 /// The text of `node`, whose content is `json`, not null. `value` is not a JSON type.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use crate::resource::catalogue::{Column, ForeignKey, Table, is_same_set};
+use crate::resource::filter::FilterColumn;
 use crate::resource::kept::ALIASES_MAX;
 use crate::resource::key::key_type;
 use crate::resource::page::PARAMETERS;
@@ -325,7 +326,7 @@ pub(super) fn filters(table: &Table, key: &[String], fields: &[String]) -> Vec<S
         table.is_indexed(&[name.as_str()])
             && key != [(*name).clone()]
             && !PARAMETERS.contains(&name.as_str())
-            && column.is_some_and(|column| key_type(column).is_ok())
+            && column.is_some_and(|column| FilterColumn::new(column).is_ok())
     };
     fields.iter().filter(is_useful).cloned().collect()
 }

@@ -173,6 +173,7 @@ fn column(text: &str) -> Column {
         element_type: None,
         type_modifier: -1,
         deterministic: true,
+        has_order: true,
         value: ValueType::Other,
         not_null,
         default: None,

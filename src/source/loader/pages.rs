@@ -72,8 +72,8 @@ impl Shared {
                 let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
             }
-            Err(error) if error.is_no_value() && statement.page.after.is_some() => {
-                Err(SourceError::NoPlace)
+            Err(error) if error.is_no_value() && statement.page.has_texts() => {
+                Err(SourceError::NoValue)
             }
             keys => keys,
         }
