@@ -2,6 +2,7 @@
 
 pub(crate) mod alerts;
 pub(crate) mod bulk_kills;
+pub(crate) mod dashboard;
 pub(crate) mod differential_writes;
 pub(crate) mod drain;
 pub(crate) mod faults;

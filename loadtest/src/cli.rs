@@ -12,6 +12,7 @@ use crate::bench::reads::ReadsArgs;
 use crate::bench::sweep::SweepArgs;
 use crate::bench::triggers::TriggersArgs;
 use crate::bench::writes::WritesArgs;
+use crate::checks::dashboard::DashboardArgs;
 use crate::checks::differential_writes::DifferentialWritesArgs;
 use crate::checks::drain::DrainArgs;
 use crate::checks::faults::Fault;
@@ -177,6 +178,11 @@ pub(crate) enum CheckCommand {
     /// `.ci/schemas` gets the schemas. Each is checked with empty and with filled tables. Exit code 1 where anything is
     /// found once all SQL was run, where both differ, and where an index that was asked for is not used.
     Schemas(SchemasArgs),
+    /// The dashboard in a browser: does it show what happens, explain and purge a key, and keep out who may not use it?
+    ///
+    /// Needs Debian's chromium and chromium-driver. A thousand resources, hostile keys, a page of another origin; first paint,
+    /// size and cost are compared with their goals.
+    Dashboard(DashboardArgs),
     /// Requests and configurations out of pieces of valid ones: does anything panic, or answer 500?
     Fuzz(FuzzArgs),
     /// pgbouncer in between, in its settings and not: is each answer of its own resource, or does larder say why it refuses?

@@ -56,8 +56,9 @@ use crate::bench::triggers::Triggers;
 use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
-    alerts, bulk_kills, differential_writes, drain, full_disk, fuzz, hostile_clients, idle_clients,
-    installs, lag, outage, poolers, races, restarts, rolling, schemas, scope, stale, upgrade,
+    alerts, bulk_kills, dashboard, differential_writes, drain, full_disk, fuzz, hostile_clients,
+    idle_clients, installs, lag, outage, poolers, races, restarts, rolling, schemas, scope, stale,
+    upgrade,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
@@ -149,6 +150,7 @@ async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::
         }
         CheckCommand::Scope(args) => scope::run(args, larder, seed).await,
         CheckCommand::Schemas(args) => schemas::run(args, larder).await,
+        CheckCommand::Dashboard(args) => dashboard::run(args, larder, seed).await,
         CheckCommand::Fuzz(args) => fuzz::run(args, larder, seed).await,
         CheckCommand::Poolers(args) => poolers::run(args, larder, seed).await,
         CheckCommand::Installs(args) => installs::run(args, larder, seed).await,

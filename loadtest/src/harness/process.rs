@@ -20,7 +20,7 @@ const POSTGRESQL: &str = "/usr/lib/postgresql";
 const TICK_MILLIS: u64 = 10;
 
 /// CPU time of all threads of `pid`, those that ended included, to the nanosecond.
-fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
+pub(crate) fn cpu_time(pid: Pid) -> anyhow::Result<Duration> {
     let clock = clock_getcpuclockid(pid).with_context(|| format!("process {pid}"))?;
     Ok(Duration::from(clock_gettime(clock)?))
 }

@@ -111,7 +111,7 @@ impl RunEnvironment {
         for (program, version) in &self.versions {
             text += &format!("- {program}: {version}\n");
         }
-        text + "\n```sh\n" + &self.commands.join("\n") + "\n```\n"
+        text + "\n```sh\n" + self.commands.join("\n").as_str() + "\n```\n"
     }
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn seed(number: usize, keys: u32, rng: &mut fastrand::Rng) -> (Plot, 
     let slots: Vec<String> = (0..LEDGER_SLOTS)
         .map(|slot| format!("({number}, {slot}, 0)"))
         .collect();
-    let sql = fill(&plot, &TABLES) + "insert into ledger values " + &slots.join(", ");
+    let sql = fill(&plot, &TABLES) + "insert into ledger values " + slots.join(", ").as_str();
     (plot, sql)
 }
 

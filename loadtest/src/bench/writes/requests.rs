@@ -144,7 +144,7 @@ impl Kind {
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        (head + &body).into_bytes()
+        (head + body.as_str()).into_bytes()
     }
 }
 
@@ -174,7 +174,7 @@ pub(super) fn bulk(table: Table, kind: Kind, keys: impl Iterator<Item = u64>) ->
         table.dept(),
         body.len()
     );
-    (head + &body).into_bytes()
+    (head + body.as_str()).into_bytes()
 }
 
 #[cfg(test)]

@@ -90,7 +90,8 @@ pub(super) async fn bypass_triggers(testbed: &mut Testbed) -> anyhow::Result<()>
         });
         let plot = &mut plots[number];
         let mut change = random(plot, testbed.record.revision(), &mut testbed.rng);
-        change.sql = disable.concat() + &change.sql + &enable.collect::<String>();
+        let enable: String = enable.collect();
+        change.sql = [disable.concat(), change.sql, enable].concat();
         let outcome = testbed
             .session
             .transact(plot, change, &testbed.record)

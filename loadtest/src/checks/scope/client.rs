@@ -71,7 +71,7 @@ impl Request {
         if !matches!(*method, "GET" | "HEAD") {
             let _infallible = write!(text, "Content-Length: {}\r\n", body.len());
         }
-        text + "\r\n" + body
+        text + "\r\n" + body.as_str()
     }
 
     /// How a reader sees it.

@@ -187,7 +187,7 @@ fn settings() -> String {
     let mut settings = format!(
         "[feed]\nmax_staleness = '{}ms'\n",
         MAX_STALENESS.as_millis()
-    ) + &jwt_toml();
+    ) + jwt_toml().as_str();
     settings += &key_toml(STAFF_KEY, "staff", None);
     settings += &key_toml("claimless", "customer", None);
     for customer in 2..=CUSTOMERS {

@@ -72,7 +72,8 @@ pub(super) async fn run(requests: usize, binary: &Path, seed: u64) -> anyhow::Re
     for statement in SQL {
         session.run(statement).await?;
     }
-    let keys = key_toml("staff", "staff", None) + &key_toml("customer", "customer", Some("2"));
+    let staff = key_toml("staff", "staff", None);
+    let keys = staff + key_toml("customer", "customer", Some("2")).as_str();
     let mut larder = Larder::new(LarderConfig {
         binary: binary.to_owned(),
         directory: run_directory.directory().join("larder"),

@@ -135,7 +135,8 @@ impl SqlWriter {
         let second = self.state(other.owner, other.is_visible, one.number);
         // No other document has this number.
         let freed = format!("update item set number = 'free' where id = {};", ids[0]);
-        let sql = freed + &update_sql(ids[1], &second) + &update_sql(ids[0], &first);
+        let updates = [update_sql(ids[1], &second), update_sql(ids[0], &first)];
+        let sql = freed + updates.concat().as_str();
         self.commit(&sql, vec![(ids[0], first), (ids[1], second)])
             .await
     }
