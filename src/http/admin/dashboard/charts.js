@@ -36,7 +36,7 @@ const CHARTS = [
     ],
   },
   {
-    title: "Keys that wait for PostgreSQL", format: count,
+    title: "Keys that wait for PostgreSQL", format: count, whole: true,
     series: [{ label: "Keys", color: "postgres", values: (history) => history.waiting_keys }],
   },
   {
@@ -72,6 +72,13 @@ function fromZero(chart, high) {
 function powers(low, high) {
   const [first, last] = [Math.round(Math.log10(low)), Math.round(Math.log10(high))];
   return Array.from({ length: last - first + 1 }, (_, index) => 10 ** (first + index));
+}
+
+// The distances that labels may have: whole numbers, or round ones of bytes, where the default would split them.
+function steps(chart) {
+  if (chart.binary) return Array.from({ length: 50 }, (_, power) => 2 ** power);
+  if (chart.whole) return Array.from({ length: 24 }, (_, place) => [1, 2, 5][place % 3] * 10 ** Math.floor(place / 3));
+  return undefined;
 }
 
 // The values without neighbours, which no line shows.
@@ -149,7 +156,7 @@ class Chart {
           grid: { stroke: () => color("grid"), width: 1 },
           space: 28,
           splits: chart.logarithmic ? (_, __, low, high) => powers(low, high) : undefined,
-          incrs: chart.binary ? Array.from({ length: 50 }, (_, power) => 2 ** power) : undefined,
+          incrs: steps(chart),
           values: (_, splits) => splits.map((value) => (value == null ? "" : chart.format(value))),
         },
       ],
