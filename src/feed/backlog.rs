@@ -29,6 +29,9 @@ pub struct Backlog {
 pub struct OtherNode {
     /// The name in its state directory.
     pub name: String,
+    /// Its version of larder; none if it has no connection now, if larder's role may not see that of its role, or if it is
+    /// of a version that does not tell.
+    pub version: Option<String>,
     /// Time since its last heartbeat.
     pub seen_seconds_ago: f64,
 }
@@ -73,10 +76,12 @@ const BACKLOG_SQL: &str = "\
         from pg_prepared_xacts where database = current_database()) o \
       where age is not null order by age desc limit 1) t on true";
 
-/// A database has few nodes, but each that has stopped stays for its `retention`.
+/// A database has few nodes, but each that has stopped stays for its `retention`. Versions are those of `tell_version`.
 const OTHER_NODES_SQL: &str = "\
-    select name::text, greatest(extract(epoch from now() - seen_at), 0)::float8 as seen_ago \
-    from larder.node where name <> $1::text::uuid order by seen_at desc, name limit 20";
+    select name::text, greatest(extract(epoch from now() - seen_at), 0)::float8 as seen_ago, \
+      (select split_part(a.application_name, ' ', 2) from pg_stat_activity a where a.datname = current_database() \
+        and a.application_name like 'larder % ' || n.name limit 1) as version \
+    from larder.node n where name <> $1::text::uuid order by seen_at desc, name limit 20";
 
 /// A larder that was not seen for an hour has no row in the log any more that `larder.prune()` would keep for it.
 const CHANGE_LOG_SQL: &str = "\
@@ -155,6 +160,7 @@ async fn other_nodes(
     let node = |row: PgRow| -> Result<OtherNode, SourceError> {
         Ok(OtherNode {
             name: row.try_get("name")?,
+            version: row.try_get("version")?,
             seen_seconds_ago: row.try_get("seen_ago")?,
         })
     };

@@ -148,6 +148,9 @@ impl Housekeeping {
         } else {
             idle
         };
+        if self.last_heartbeat_at.is_none() {
+            tell_version(connection, self.node).await?;
+        }
         if self.last_heartbeat_at.is_none_or(|at| now >= at + pause) {
             self.last_heartbeat_at = Some(now);
             self.has_changes = false;
@@ -219,6 +222,17 @@ impl Housekeeping {
         .await?;
         Ok(())
     }
+}
+
+/// Tells other nodes the version of this one, by the connection's name: a column of `larder.node` would be one that earlier
+/// versions do not know.
+async fn tell_version(connection: &mut PgConnection, node: Uuid) -> Result<(), SourceError> {
+    let name = format!("larder {} {node}", env!("CARGO_PKG_VERSION"));
+    sqlx::query("select set_config('application_name', $1, false)")
+        .bind(name)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 /// Prunes a batch of rows that no node needs. Only nodes count that were seen within `retention`; if it is `None`,

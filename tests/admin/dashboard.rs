@@ -223,6 +223,7 @@ async fn another_larder_is_named_until_it_is_forgotten() {
     .await;
     assert_eq!(nodes.len(), 1);
     assert!(nodes[0]["name"].as_str().unwrap().len() == 36);
+    assert_eq!(nodes[0]["version"], env!("CARGO_PKG_VERSION"));
     assert!(nodes[0]["seen_seconds_ago"].as_f64().unwrap() >= 0.0);
 }
 

@@ -28,13 +28,13 @@ const CONNECTION_ENDED: &str = "57P";
 /// So many statements are printed; more are only counted.
 const SHOWN_MAX: usize = 20;
 const SHOWN_CHARS: usize = 300;
-const LARDERS: &str = "select pid from pg_stat_activity where application_name = 'larder'";
+const LARDERS: &str = "select pid from pg_stat_activity where application_name like 'larder%'";
 /// Statements that wait for larder alone, since when, and what larder runs meanwhile.
 const WAITING: &str = "with larder as materialized ( \
-      select pid, query from pg_stat_activity where application_name = 'larder'), \
+      select pid, query from pg_stat_activity where application_name like 'larder%'), \
     waiting as materialized ( \
       select pid, query_start, query from pg_stat_activity \
-      where wait_event_type = 'Lock' and application_name <> 'larder' and backend_type = 'client backend'), \
+      where wait_event_type = 'Lock' and application_name not like 'larder%' and backend_type = 'client backend'), \
     blocked as materialized (select *, pg_blocking_pids(pid) as blockers from waiting) \
     select b.pid, coalesce(b.query_start::text, '') as began, b.query, \
       (select coalesce(extract(epoch from max(clock_timestamp() - waitstart)), 0)::float8 from pg_locks l \

@@ -14,7 +14,7 @@ const PAST_STALENESS: f64 = 1.6;
 
 pub(super) async fn terminate_backends(testbed: &mut Testbed) -> anyhow::Result<()> {
     for _ in 0..TERMINATIONS {
-        let sql = "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'larder'";
+        let sql = "select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'larder%'";
         testbed.session.run(sql).await?;
         tokio::time::sleep(TERMINATION_PAUSE).await;
     }
