@@ -30,7 +30,7 @@ use std::time::Duration;
 pub use self::dump::dump;
 pub use self::environment::Environment;
 pub use self::example::example;
-pub(crate) use self::value::{is_unseen, toml_list, toml_string};
+pub(crate) use self::value::{toml_list, toml_string};
 
 use self::reading::ConfigReader;
 use crate::auth::config::AuthConfig;

@@ -102,5 +102,6 @@ pub mod resource;
 pub mod clock;
 
 mod sync;
+mod unseen;
 
 pub mod state;

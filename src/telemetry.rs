@@ -2,13 +2,20 @@
 //!
 //! Reads no environment variables; the command line passes them.
 
+use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
+use tracing::field::{Field, Visit};
+use tracing_subscriber::field::{MakeVisitor, VisitFmt, VisitOutput};
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry};
+
+use crate::unseen::escaped;
 
 /// The level if no filter is configured.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
@@ -97,7 +104,10 @@ pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     let (filter, handle) = reload::Layer::new(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = match config.format {
-        LogFormat::Human => lines.with_ansi(config.ansi).boxed(),
+        LogFormat::Human => lines
+            .with_ansi(config.ansi)
+            .fmt_fields(EscapedFields)
+            .boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     tracing_subscriber::registry()
@@ -113,6 +123,53 @@ pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     Ok(LogLevel {
         handle: Arc::new(handle),
     })
+}
+
+/// Writes the message and the fields of a text line. Both may have text of the database or of a client: no line break in it
+/// begins another line of the log, and a terminal obeys none of it.
+struct EscapedFields;
+
+impl<'w> MakeVisitor<Writer<'w>> for EscapedFields {
+    type Visitor = EscapedVisitor<'w>;
+
+    fn make_visitor(&self, writer: Writer<'w>) -> Self::Visitor {
+        EscapedVisitor(DefaultVisitor::new(writer, true))
+    }
+}
+
+struct EscapedVisitor<'w>(DefaultVisitor<'w>);
+
+impl Visit for EscapedVisitor<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "message" {
+            self.record_debug(field, &format_args!("{value}"));
+        } else {
+            self.record_debug(field, &value);
+        }
+    }
+
+    fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
+        let chain = std::iter::successors(Some(error), |&error| error.source());
+        let chain: Vec<String> = chain.map(ToString::to_string).collect();
+        self.record_debug(field, &format_args!("{}", chain.join(": ")));
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = escaped(&format!("{value:?}"));
+        self.0.record_debug(field, &format_args!("{text}"));
+    }
+}
+
+impl VisitOutput<fmt::Result> for EscapedVisitor<'_> {
+    fn finish(self) -> fmt::Result {
+        self.0.finish()
+    }
+}
+
+impl VisitFmt for EscapedVisitor<'_> {
+    fn writer(&mut self) -> &mut dyn fmt::Write {
+        self.0.writer()
+    }
 }
 
 /// Checks a filter without using it.
@@ -157,6 +214,8 @@ fn parse_filter(text: &str) -> Result<Targets, LogLevelError> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     fn config(level: Option<&str>, rust_log: Option<&str>) -> TelemetryConfig {
@@ -211,6 +270,46 @@ mod tests {
         ] {
             assert!(parse_filter(text).is_ok(), "{text}");
         }
+    }
+
+    /// The line of an event whose message and fields have `text`.
+    fn line(text: &str) -> String {
+        let lines = Arc::new(Mutex::new(Vec::new()));
+        let writer = Arc::clone(&lines);
+        let layer = tracing_subscriber::fmt::layer()
+            .with_writer(move || Lines(Arc::clone(&writer)))
+            .with_ansi(false)
+            .without_time()
+            .fmt_fields(EscapedFields);
+        let subscriber = tracing_subscriber::registry().with(layer);
+        tracing::subscriber::with_default(subscriber, || {
+            let error = std::io::Error::other(text);
+            let error = &error as &dyn Error;
+            tracing::error!(shown = %text, debug = ?text, string = text, error, "refused: {text}");
+        });
+        let lines = lines.lock().unwrap();
+        String::from_utf8(lines.clone()).unwrap()
+    }
+
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_text_forges_no_line_and_a_terminal_obeys_none() {
+        let line = line("x\n2026-01-01 ERROR forged \u{202e}\u{1b}[2J");
+        let text = r"x\n2026-01-01 ERROR forged \u{202e}\u{1b}[2J";
+        let head = "ERROR larder::telemetry::tests:";
+        let fields = format!(r#"shown={text} debug="{text}" string="{text}" error={text}"#);
+        assert_eq!(line, format!("{head} refused: {text} {fields}\n"));
     }
 
     #[test]

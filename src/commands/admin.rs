@@ -17,7 +17,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::config::{Config, ConfigError, is_unseen};
+use crate::config::{Config, ConfigError};
 use crate::http::admin::token::configured;
 
 /// The longest wait for a response.
@@ -146,20 +146,6 @@ pub(super) fn document_path(what: &str, resource: &str, key: Option<&str>) -> St
     format!("/{what}/{}{}", encoded(resource), key.unwrap_or_default())
 }
 
-/// `text` without what a terminal would obey: control characters, and those that change the direction of text or can't be
-/// seen, are escaped.
-pub(super) fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for character in text.chars() {
-        if is_unseen(character) {
-            escaped.extend(character.escape_unicode());
-        } else {
-            escaped.push(character);
-        }
-    }
-    escaped
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -176,14 +162,5 @@ mod tests {
             assert_eq!(document_path("purge", "items", Some(key)), path);
         }
         assert_eq!(document_path("purge", "a/b", None), "/purge/a%2Fb");
-    }
-
-    #[test]
-    fn a_terminal_obeys_no_text() {
-        assert_eq!(escaped("Süd <b> 日本 \\"), "Süd <b> 日本 \\");
-        assert_eq!(
-            escaped("\x1b[2J\u{202e}abc\u{2066}\n\u{9b}"),
-            "\\u{1b}[2J\\u{202e}abc\\u{2066}\\u{a}\\u{9b}"
-        );
     }
 }

@@ -7,9 +7,10 @@ use hyper::Method;
 use serde_json::Value;
 
 use crate::cli::ExplainArgs;
-use crate::commands::admin::{AdminClient, document_path, escaped};
+use crate::commands::admin::{AdminClient, document_path};
 use crate::commands::status::units::{bytes, span};
 use crate::config::Config;
+use crate::unseen::escaped;
 
 /// Prints what the tiers know of the key, to `out`.
 ///

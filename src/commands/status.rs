@@ -13,8 +13,9 @@ use tokio::signal::ctrl_c;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cli::{StatusArgs, StatusFormat};
-use crate::commands::admin::{AdminClient, escaped};
+use crate::commands::admin::AdminClient;
 use crate::config::Config;
+use crate::unseen::escaped;
 
 /// `--watch` asks once in this time.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -21,6 +21,7 @@ use crate::auth::config::{MASK, SameSite, Secret};
 use crate::check::Ignored;
 use crate::feed::OnLoss;
 use crate::http::middleware::access_log::AccessLogFormat;
+use crate::unseen::is_unseen;
 
 const INSTALL: [(&str, bool); 2] = [("auto", true), ("manual", false)];
 const ACCESS_LOG: [(&str, Option<AccessLogFormat>); 3] = [
@@ -449,34 +450,6 @@ pub(crate) fn toml_string(text: &str) -> String {
     }
     quoted.push('"');
     quoted
-}
-
-/// Whether a character is a control character, separates lines, or is one of format, which Unicode has for what is not seen
-/// and for the direction of text: a name could look like another one (Unicode 17, categories Cc, Cf, Zl and Zp).
-pub(crate) fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(
-            c,
-            '\u{ad}'
-                | '\u{600}'..='\u{605}'
-                | '\u{61c}'
-                | '\u{6dd}'
-                | '\u{70f}'
-                | '\u{890}'..='\u{891}'
-                | '\u{8e2}'
-                | '\u{180e}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}'
-                | '\u{fff9}'..='\u{fffb}'
-                | '\u{110bd}'
-                | '\u{110cd}'
-                | '\u{13430}'..='\u{1343f}'
-                | '\u{1bca0}'..='\u{1bca3}'
-                | '\u{1d173}'..='\u{1d17a}'
-                | '\u{e0001}'..='\u{e007f}'
-        )
 }
 
 fn word<T: Copy>(words: &[(&str, T)], text: &str) -> Option<T> {

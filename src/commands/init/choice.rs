@@ -5,10 +5,10 @@ use std::io::{BufRead, Write};
 
 use anyhow::{Context, bail};
 
-use crate::commands::init::file::one_line;
 use crate::commands::init::summary::rows;
 use crate::resource::suggest::survey::Survey;
 use crate::resource::suggest::{SuggestedResource, Suggestion};
+use crate::unseen::escaped;
 
 /// Lists the tables of `suggestion` and reads which ones are wanted; `None`: all.
 ///
@@ -27,7 +27,7 @@ pub(super) fn ask(
         let mut surveyed = survey.tables.iter();
         let known = surveyed.find(|surveyed| surveyed.name == *table);
         let known = known.map_or(0.0, |surveyed| surveyed.rows);
-        let name = one_line(&table.to_string());
+        let name = escaped(&table.to_string());
         list.push_str(&format!("  {:>4}  {name}  {}\n", number + 1, rows(known)));
     }
     output
@@ -79,7 +79,7 @@ fn numbers(text: &str, last: usize) -> Result<BTreeSet<usize>, String> {
         match (number(from), number(to)) {
             (Some(from), Some(to)) if from <= to => numbers.extend(from..=to),
             _ => {
-                let part = one_line(part);
+                let part = escaped(part);
                 return Err(format!(
                     "{part} is no number from 1 to {last}, and no range of them"
                 ));

@@ -1,10 +1,11 @@
 //! The text of the file that `larder init` writes.
 
-use crate::config::{is_unseen, toml_list, toml_string};
+use crate::config::{toml_list, toml_string};
 use crate::resource::suggest::{
     LeftOut, SuggestedAlias, SuggestedChild, SuggestedLookup, SuggestedResource, SuggestedRow,
     Suggestion,
 };
+use crate::unseen::escaped;
 
 const HEAD: &str = "\
 # Written by `larder init`. `# ` begins a comment; `#` without a space begins what is suggested and not in force: remove the
@@ -48,7 +49,7 @@ struct File {
 impl File {
     fn comment(&mut self, text: &str) {
         let Self { out, indent, .. } = self;
-        out.push_str(&format!("{indent}# {}\n", one_line(text)));
+        out.push_str(&format!("{indent}# {}\n", escaped(text)));
     }
 
     fn line(&mut self, text: &str) {
@@ -203,20 +204,6 @@ fn columns(names: &[String]) -> String {
     }
 }
 
-/// `text` with escapes in place of line breaks and other control characters, which end a comment or are forbidden in one, and
-/// of characters that are not seen or change the direction of others.
-pub(super) fn one_line(text: &str) -> String {
-    let mut line = String::with_capacity(text.len());
-    for c in text.chars() {
-        if is_unseen(c) {
-            line.extend(c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,8 +213,6 @@ mod tests {
     #[test]
     fn what_is_not_seen_is_escaped() {
         let name = "a\u{202e}b\u{200b}c\nd\u{e0041}";
-        assert_eq!(one_line(name), r"a\u{202e}b\u{200b}c\nd\u{e0041}");
-        assert_eq!(one_line("né ☂ 字"), "né ☂ 字");
         let written = toml_string(name);
         assert!(written.is_ascii(), "{written}");
         let config = Config::from_toml(&format!("state_dir = {written}"), &[]).unwrap();

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
-use crate::commands::init::file::one_line;
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::sql::identifier;
 use crate::resource::suggest::{LeftOut, SuggestedRow, Suggestion};
+use crate::unseen::escaped;
 
 /// Tables that are named in one line; of more, only the number is told.
 const NAMED_MAX: usize = 12;
@@ -19,7 +19,7 @@ pub(super) fn text(
 ) -> String {
     let mut told = String::new();
     let mut tell = |line: String| {
-        told.push_str(&one_line(&line));
+        told.push_str(&escaped(&line));
         told.push('\n');
     };
     let active: Vec<_> = suggestion.active().collect();

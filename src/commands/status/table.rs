@@ -4,8 +4,8 @@
 
 use serde_json::Value;
 
-use crate::commands::admin::escaped;
 use crate::commands::status::units::{bytes, share, span};
+use crate::unseen::escaped;
 
 /// The `title`, and below it the JSON of `/status` for people.
 pub(super) fn text(title: &str, status: &Value) -> String {
