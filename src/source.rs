@@ -131,6 +131,14 @@ pub enum SourceError {
 }
 
 impl SourceError {
+    /// The error for readers who may not see documents: without PostgreSQL's message, which may have values of rows.
+    pub(crate) fn without_values(&self) -> String {
+        match self {
+            Self::Refused { code, .. } => format!("PostgreSQL reported error {code}"),
+            error => error.to_string(),
+        }
+    }
+
     /// PostgreSQL did not respond within the time that it had.
     pub(crate) fn no_response() -> Self {
         Self::Unavailable("it does not respond".into())
@@ -234,6 +242,19 @@ impl SourceError {
     }
 }
 
+/// Of a longer message of PostgreSQL only the beginning is kept: it may repeat a value of any length, and a log would hold it.
+const MESSAGE_BYTES_MAX: usize = 1000;
+
+/// PostgreSQL's message; the beginning of it if it is long.
+fn message_of(error: &dyn DatabaseError) -> String {
+    let message = error.message();
+    let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
+    match message.get(..end) {
+        Some(beginning) if end < message.len() => format!("{beginning}…"),
+        _ => message.to_owned(),
+    }
+}
+
 /// `lock_not_available`, which `lock_timeout` raises (PostgreSQL manual, appendix A).
 pub(crate) const LOCK_NOT_AVAILABLE: &str = "55P03";
 
@@ -316,7 +337,7 @@ impl From<sqlx::Error> for SourceError {
         match &error {
             sqlx::Error::Database(database) => {
                 let code = database.code().unwrap_or_default().into_owned();
-                let message = database.message().to_owned();
+                let message = message_of(database.as_ref());
                 match code.get(..2) {
                     _ if database.constraint() == Some(UNCHANGED) => Self::RowSecurity,
                     _ if code == QUERY_CANCELED => Self::Timeout,

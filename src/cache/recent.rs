@@ -142,7 +142,7 @@ pub struct SlowLoad {
     pub waiting_seconds: f64,
     /// Bytes of the document; `None` if there is none.
     pub bytes: Option<usize>,
-    /// Why it failed; `None` if it did not.
+    /// Why it failed, without values of rows; `None` if it did not.
     pub error: Option<String>,
 }
 
@@ -326,7 +326,7 @@ impl Recent {
             waited: sent_at.since(load.asked_at),
             outcome: match load.loaded {
                 Ok(found) => Ok(found.as_ref().map(|found| found.body().len())),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.without_values()),
             },
         };
         let mut loads = lock(&self.loads);
@@ -460,6 +460,25 @@ mod tests {
         stopped::set(Boottime(3));
         recent.note_invalidation(ITEMS, Extent::Key, Some("1"), Purge);
         assert_eq!(last("1"), Some((Extent::Key, Purge)));
+    }
+
+    #[test]
+    fn no_error_shows_a_value_of_a_row() {
+        let recent = Recent::new(1);
+        let now = Boottime::NEVER.after(SECOND);
+        stopped::set(now);
+        recent.note_load(&EndedLoad {
+            resource: ITEMS,
+            key: "1",
+            asked_at: Boottime::NEVER,
+            sent_at: Some(now),
+            loaded: &Err(SourceError::Refused {
+                code: "22P02".into(),
+                message: "invalid input syntax for type integer: \"secret\"".into(),
+            }),
+        });
+        let shown = events(&recent).slow_loads.remove(0).error;
+        assert_eq!(shown.as_deref(), Some("PostgreSQL reported error 22P02"));
     }
 
     #[test]

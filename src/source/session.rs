@@ -23,7 +23,7 @@ pub(in crate::source) use crate::source::session::identity::{
 };
 use crate::source::session::settings::Settings;
 use crate::source::session::url::ConnectionUrl;
-use crate::source::{SourceError, TOO_MANY_CONNECTIONS};
+use crate::source::{SourceError, TOO_MANY_CONNECTIONS, message_of};
 
 /// A step of opening a connection may take 800 ms. The time is counted in polls of 100 ms: a thread that serves
 /// thousands of clients may come late to a response that has arrived in time, and then still gets its poll.
@@ -436,7 +436,7 @@ impl StepTimeout {
 fn unavailable(error: &sqlx::Error) -> SourceError {
     match error.as_database_error() {
         Some(refusal) if has_code(error, TOO_MANY_CONNECTIONS) => {
-            SourceError::TooManyConnections(refusal.message().to_owned())
+            SourceError::TooManyConnections(message_of(refusal))
         }
         _ => login::refusal(error).unwrap_or_else(|| SourceError::Unavailable(error.to_string())),
     }

@@ -114,3 +114,29 @@ async fn a_slow_load_is_logged_with_its_key_in_one_line() {
 async fn with_log_slow_0s_no_load_is_slow() {
     assert!(!slow_load("0s").await.contains("slow load"));
 }
+
+/// PostgreSQL's message repeats a value that is no number: line breaks in it forged lines of the log, and a long one filled
+/// it, at each request.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_value_in_a_message_forges_no_line_and_fills_no_log() {
+    let url = TestCluster::database().await.url;
+    let rows = "create table item (id text primary key, title text);
+        insert into item values ('1', 'x\nFORGED\u{202e}' || repeat('y', 1000000))";
+    execute(&url, rows).await;
+    let directory = configured(&format!("{ITEMS}where = 'title::integer > 0'\n"));
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    serving.ready().await;
+    let answer = fetch(serving.listen, "GET", "/items/1").await;
+    assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
+    logged(
+        &directory,
+        &["a request failed (500)", r#""x\nFORGED\u{202e}y"#],
+    )
+    .await;
+    let recent = fetch(serving.admin, "GET", "/recent").await;
+    assert!(recent.body.contains("error 22P02\""), "{}", recent.body);
+    assert_eq!(serving.terminate().await.code(), Some(0));
+    let log = log(directory.path());
+    assert!(log.lines().all(|line| !line.starts_with("FORGED")));
+    assert!(log.len() < 100_000, "{} bytes", log.len());
+}

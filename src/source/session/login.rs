@@ -5,7 +5,7 @@
 
 use sqlx::postgres::PgDatabaseError;
 
-use crate::source::SourceError;
+use crate::source::{SourceError, message_of};
 
 /// The refusals: SQLSTATE, the function that raises it (empty: any), and what to do.
 const REFUSALS: [(&str, &str, &str); 7] = [
@@ -56,7 +56,7 @@ pub(super) fn refusal(error: &sqlx::Error) -> Option<SourceError> {
     Some(SourceError::Login {
         remedy: remedy(&code, routine.unwrap_or_default())?,
         code: code.into_owned(),
-        message: database.message().to_owned(),
+        message: message_of(database),
     })
 }
 

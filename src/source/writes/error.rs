@@ -5,7 +5,7 @@ use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 use crate::resource::body::BodyError;
 use crate::resource::writable::{Writable, pointer_token};
 use crate::source::{
-    CONFLICTS, ENCODING_ERRORS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError,
+    CONFLICTS, ENCODING_ERRORS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError, message_of,
 };
 
 /// Why a document was not written.
@@ -333,7 +333,10 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
             && is_in_statement_of_function
             && !context.is_some_and(has_logger) =>
         {
-            let message = format!("a trigger failed with error {code}: {}", database.message());
+            let message = format!(
+                "a trigger failed with error {code}: {}",
+                message_of(database.as_ref())
+            );
             return SourceError::Unexpected(message).into();
         }
         _ => return SourceError::from(error).into(),
