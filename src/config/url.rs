@@ -72,10 +72,7 @@ pub(super) fn masked_url(url: &str) -> String {
         (authority, tail) = rest.split_at(at + 1);
     }
     let authority = match authority.rsplit_once('@') {
-        Some((user, host)) => match user.split_once(':') {
-            Some((user, _)) => format!("{user}:{MASK}@{host}"),
-            None => authority.to_owned(),
-        },
+        Some((user, host)) => format!("{}@{host}", masked_user(user)),
         None => authority.to_owned(),
     };
     match tail.split_once('?') {
@@ -84,6 +81,18 @@ pub(super) fn masked_url(url: &str) -> String {
             format!("{scheme}://{authority}{path}?{}", query.join("&"))
         }
         None => format!("{scheme}://{authority}{tail}"),
+    }
+}
+
+/// The user, and `***` in place of what follows a colon. A role's name seldom has an encoded colon: in most cases someone
+/// has encoded the one before the password, too.
+fn masked_user(user: &str) -> String {
+    let lower = user.to_ascii_lowercase();
+    let plain = lower.find(':').map(|at| at + 1);
+    let encoded = lower.find("%3a").map(|at| at + 3);
+    match plain.into_iter().chain(encoded).min() {
+        Some(end) => format!("{}{MASK}", user.get(..end).unwrap_or_default()),
+        None => user.to_owned(),
     }
 }
 
@@ -110,15 +119,19 @@ fn has_valid_port(host: &str) -> bool {
     }
 }
 
-/// Hides passwords, and private keys that are given inline.
+/// Hides passwords, private keys that are given inline, and `options`, which set anything.
 fn masked_parameter(parameter: &str) -> String {
     let Some((name, value)) = parameter.split_once('=') else {
         return parameter.to_owned();
     };
     let decoded = percent_encoding::percent_decode_str(name).decode_utf8_lossy();
-    let secret = decoded.to_ascii_lowercase().contains("password") || value.contains("BEGIN");
+    let secret = decoded.to_ascii_lowercase().contains("password")
+        || decoded.starts_with("options")
+        || value.contains("BEGIN");
     if secret {
         format!("{name}={MASK}")
+    } else if decoded == "user" {
+        format!("{name}={}", masked_user(value))
     } else {
         parameter.to_owned()
     }
@@ -146,6 +159,22 @@ mod tests {
             ("postgres://app:12?cret@db/app", "postgres://app:***@db/app"),
             ("postgres://app:12#cret@db/app", "postgres://app:***@db/app"),
             ("postgres://app:@db/app", "postgres://app:***@db/app"),
+            (
+                "postgres://app%3As3cret@db/app",
+                "postgres://app%3A***@db/app",
+            ),
+            (
+                "postgres://app%3as3:cret@db/app?user=app%3As3cret",
+                "postgres://app%3a***@db/app?user=app%3A***",
+            ),
+            (
+                "postgres://app@db/app?options=-c%20app.secret=s3cret",
+                "postgres://app@db/app?options=***",
+            ),
+            (
+                "postgres://app@db/app?options%5Bapp.secret%5D=s3cret",
+                "postgres://app@db/app?options%5Bapp.secret%5D=***",
+            ),
             (
                 "postgresql://db/app?user=a&password=s3cret&sslmode=require",
                 "postgresql://db/app?user=a&password=***&sslmode=require",

@@ -137,7 +137,8 @@ impl ConnectionUrl {
         &self.user
     }
 
-    /// Where it leads, without credentials: `user@host:port,host:port/database`.
+    /// Where it leads, without credentials: `user@host:port,host:port/database`. What follows a colon in the user may be a
+    /// password whose colon was encoded, so it is left out.
     pub fn target(&self) -> String {
         let address = |options: &PgConnectOptions| match options.get_socket() {
             Some(socket) => socket.display().to_string(),
@@ -146,8 +147,9 @@ impl ConnectionUrl {
         let hosts: Vec<String> = self.hosts.iter().map(address).collect();
         let first = self.hosts.first();
         let database = first.and_then(PgConnectOptions::get_database);
-        let database = database.unwrap_or(&self.user);
-        format!("{}@{}/{database}", self.user, hosts.join(","))
+        let user = self.user.split(':').next().unwrap_or_default();
+        let database = database.unwrap_or(user);
+        format!("{user}@{}/{database}", hosts.join(","))
     }
 
     fn of_parameters(parameters: &Parameters) -> Result<Self, UrlError> {
