@@ -161,7 +161,14 @@ fn resources(status: &Value) -> Vec<String> {
         .flatten()
         .collect();
     resources.sort_by_key(|resource| resource["ready"].as_bool());
-    let heads = ["resource", "ready", "lookups", "hit ratio", "in memory"];
+    let heads = [
+        "resource",
+        "ready",
+        "lookups",
+        "hit ratio",
+        "in memory",
+        "5xx",
+    ];
     let mut rows = vec![heads.map(ToOwned::to_owned).to_vec()];
     let mut reasons = vec![None];
     for resource in resources {
@@ -173,6 +180,7 @@ fn resources(status: &Value) -> Vec<String> {
             shown(number("lookups")),
             share(hits, number("lookups").unwrap_or(0)),
             shown(number("memory_entries")),
+            shown(number("server_errors")),
         ]);
         let uncached = string(&resource["uncached"]);
         let uncached = uncached.map(|reason| format!("not cached: {reason}"));
@@ -249,7 +257,7 @@ mod tests {
             "disk": null,
             "resources": [
                 {"name": "depts", "ready": true, "unfit": null, "uncached": null, "lookups": 10, "hits_memory": 9,
-                 "hits_disk": 0, "memory_entries": 10},
+                 "hits_disk": 0, "memory_entries": 10, "server_errors": 3},
                 {"name": "x", "ready": false, "unfit": "no table", "uncached": null, "lookups": 0, "hits_memory": 0,
                  "hits_disk": 0, "memory_entries": 0}]
         });
@@ -266,9 +274,9 @@ other nodes m, seen 3.0 s ago
 tier    in use  entries    bytes      max  hits
 memory     yes       10  1.0 KiB  4.0 KiB     9
 
-resource  ready  lookups  hit ratio  in memory
-x            no        0          -          0  no table
-depts       yes       10     90.0 %         10
+resource  ready  lookups  hit ratio  in memory  5xx
+x            no        0          -          0    -  no table
+depts       yes       10     90.0 %         10    3
 ";
         assert_eq!(text("larder at a: not ready", &status), expected);
     }
@@ -281,7 +289,7 @@ depts       yes       10     90.0 %         10
         );
         assert!(text.contains("feed        behind\n"), "{text}");
         assert!(
-            text.contains("a             -        -          -          -\n"),
+            text.contains("a             -        -          -          -    -\n"),
             "{text}"
         );
     }

@@ -283,7 +283,8 @@ fn rate_faults(rates: Rates) -> Vec<Fault> {
             "{:.0} requests of the last minute failed (5xx)",
             rates.server_errors
         );
-        let remedy = "The log of larder has the reason of each; the list of resources below shows which are affected.";
+        let remedy =
+            "The log of larder has the reason of each; the list of resources counts them (5xx).";
         fault("server-errors", severity, message, remedy)
     });
     let refused = (rates.too_many_requests >= 1.0).then(|| {
