@@ -33,7 +33,8 @@ function askForToken(refused) {
     input.value = "";
     dialog.addEventListener("close", () => {
       asking = null;
-      token = input.value;
+      // No header, so no token, has a control character.
+      token = input.value.replace(/[\0-\x1f\x7f]/g, "");
       input.value = "";
       sessionStorage.setItem(TOKEN, token);
       resolve();
@@ -79,6 +80,8 @@ export async function read(path) {
 // The path of a document below `verb`; `parts` is the number of columns of the resource's key. A key of several columns has
 // commas between its parts, and %2C for one within a part.
 export function keyPath(verb, resource, key, parts) {
+  // Half of a character can't be encoded.
+  if (/\p{Surrogate}/u.test(key)) throw new Refused(400, "No key has half of a character.");
   const encodedKey = parts > 1
     ? encodeURIComponent(key).replaceAll("%2C", ",").replaceAll("%25", "%")
     : encodeURIComponent(key);

@@ -16,6 +16,8 @@ const output = document.getElementById("explanation");
 let resources = new Map();
 let showsDocuments = false;
 let listed = 0;
+// The key chosen in a list; an input loses its line breaks. Null after the user has typed another one.
+let chosen = null;
 
 export function setResources(status) {
   resources = new Map(status.resources.map((resource) => [resource.name, resource]));
@@ -35,10 +37,12 @@ function showColumns() {
 }
 
 resourceInput.addEventListener("input", showColumns);
+keyInput.addEventListener("input", () => { chosen = null; });
 
 // Fills the form; explains the key if one is given.
 export function choose(resource, key) {
   resourceInput.value = resource;
+  chosen = key;
   keyInput.value = key ?? "";
   showColumns();
   document.getElementById("key").scrollIntoView({ block: "start" });
@@ -47,7 +51,7 @@ export function choose(resource, key) {
 }
 
 function path(verb) {
-  return keyPath(verb, resourceInput.value, keyInput.value, columns().length);
+  return keyPath(verb, resourceInput.value, chosen ?? keyInput.value, columns().length);
 }
 
 function row(label, ...value) {
