@@ -3,12 +3,13 @@
 //! They are sent as written. A client with URLs by the WHATWG's standard, such as reqwest, would take the keys `.` and
 //! `..` for parts of the path, however they are encoded.
 
+use std::future::pending;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use axum::body::Bytes;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, LengthLimitError, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Method, Request};
@@ -22,6 +23,8 @@ use crate::http::admin::token::configured;
 
 /// The longest wait for a response.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
+/// No response of larder is as long: it comes from another program.
+const RESPONSE_MEBIBYTES_MAX: usize = 64;
 /// Sent as they are: a comma is between the parts of a key, and `%2C` is one within a part.
 const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
@@ -103,7 +106,7 @@ impl AdminClient {
     /// A response of any status.
     ///
     /// # Errors
-    /// [`NoResponse`] after [`RESPONSE_TIMEOUT`] at the latest; the path is too long.
+    /// [`NoResponse`] after [`RESPONSE_TIMEOUT`] at the latest, and of a response without end; the path is too long.
     pub(super) async fn send(&self, method: Method, path: &str) -> anyhow::Result<AdminResponse> {
         let request = Request::builder()
             .method(method)
@@ -126,16 +129,30 @@ impl AdminClient {
         let exchange = async move {
             let response = sender.send_request(request).await?;
             let status = response.status();
-            let body = response.into_body().collect().await?.to_bytes();
+            let body = Limited::new(response.into_body(), RESPONSE_MEBIBYTES_MAX << 20);
+            let body = body.collect().await.map_err(|error| {
+                if error.is::<LengthLimitError>() {
+                    anyhow!("a response of more than {RESPONSE_MEBIBYTES_MAX} MiB is not larder's")
+                } else {
+                    anyhow!(error)
+                }
+            })?;
+            let body = body.to_bytes();
             anyhow::Ok(AdminResponse {
                 is_success: status.is_success(),
                 status: status.as_u16(),
                 body: String::from_utf8_lossy(&body).into_owned(),
             })
         };
-        // The connection ends when the sender is dropped; its errors are those of the exchange, too.
-        let (_ended, response) = tokio::join!(connection, exchange);
-        response
+        // Its errors are those of the exchange, too; it ends with that, even if the server sends more.
+        let connection = async move {
+            let _ended = connection.await;
+            pending().await
+        };
+        tokio::select! {
+            response = exchange => response,
+            response = connection => response,
+        }
     }
 }
 
@@ -148,6 +165,9 @@ pub(super) fn document_path(what: &str, resource: &str, key: Option<&str>) -> St
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -162,5 +182,26 @@ mod tests {
             assert_eq!(document_path("purge", "items", Some(key)), path);
         }
         assert_eq!(document_path("purge", "a/b", None), "/purge/a%2Fb");
+    }
+
+    #[tokio::test]
+    async fn a_response_without_end_is_refused() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let client = AdminClient {
+            address: listener.local_addr().unwrap(),
+            bearer: None,
+        };
+        let endless = tokio::spawn(async move {
+            let (mut socket, _) = listener.accept().await.unwrap();
+            let mut request = [0; 1024];
+            assert!(socket.read(&mut request).await.unwrap() > 0);
+            let head = b"HTTP/1.1 200 OK\r\ncontent-length: 1000000000000\r\n\r\n";
+            socket.write_all(head).await.unwrap();
+            while socket.write_all(&[b' '; 1 << 16]).await.is_ok() {}
+        });
+        let error = client.send(Method::GET, "/status").await.err().unwrap();
+        let told = format!("{error:#}");
+        assert!(told.ends_with("more than 64 MiB is not larder's"), "{told}");
+        endless.await.unwrap();
     }
 }
