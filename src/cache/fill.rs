@@ -130,14 +130,15 @@ impl Cache {
             until,
             sent_at,
             done: Box::new(move |loaded, keep| {
-                let took = Boottime::now().since(asked_at);
+                let ended_at = Boottime::now();
                 let durations = &cache.metrics.source.load_duration;
-                durations.observe(took.as_secs_f64());
+                durations.observe(ended_at.since(asked_at).as_secs_f64());
                 cache.recent.note_load(&EndedLoad {
                     resource: lease.resource(),
                     key: lease.key(),
                     asked_at,
                     sent_at: sent.get(),
+                    ended_at,
                     loaded: &loaded,
                 });
                 cache.fill(lease, loaded, keep);

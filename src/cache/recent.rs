@@ -161,6 +161,7 @@ pub(super) struct EndedLoad<'l> {
     pub(super) key: &'l str,
     pub(super) asked_at: Boottime,
     pub(super) sent_at: Option<Boottime>,
+    pub(super) ended_at: Boottime,
     pub(super) loaded: &'l Loaded,
 }
 
@@ -311,7 +312,7 @@ impl Recent {
 
     /// Notes a load that has ended, if it is one of the slowest.
     pub(super) fn note_load(&self, load: &EndedLoad<'_>) {
-        let at = Boottime::now();
+        let at = load.ended_at;
         let took = at.since(load.asked_at);
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         if nanoseconds <= self.slowest_min.load(Ordering::Relaxed) {
@@ -472,6 +473,7 @@ mod tests {
             key: "1",
             asked_at: Boottime::NEVER,
             sent_at: Some(now),
+            ended_at: now,
             loaded: &Err(SourceError::Refused {
                 code: "22P02".into(),
                 message: "invalid input syntax for type integer: \"secret\"".into(),
@@ -493,6 +495,7 @@ mod tests {
                 key: &seconds.to_string(),
                 asked_at,
                 sent_at: Some(asked_at.after(SECOND / 2)),
+                ended_at: now,
                 loaded: &Err(SourceError::Overloaded),
             });
         };
