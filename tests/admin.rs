@@ -29,9 +29,15 @@ const MISS: &str = "larder; fwd=miss; stored; detail=postgres";
 const MEMORY: &str = "larder; hit; detail=memory";
 
 async fn larder() -> TestService {
+    larder_with(&[]).await
+}
+
+/// The same with further settings.
+async fn larder_with(overrides: &[(&str, &str)]) -> TestService {
     let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
-    TestService::start_on(&url, CONFIG, &[("disk.linger", "1ms")]).await
+    let all = [&[("disk.linger", "1ms")], overrides].concat();
+    TestService::start_on(&url, CONFIG, &all).await
 }
 
 #[track_caller]

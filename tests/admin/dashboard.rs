@@ -3,32 +3,11 @@
 use axum::http::{Method, StatusCode};
 use serde_json::Value;
 
-use crate::harness::cluster::TestCluster;
+use super::{CONFIG, larder_with};
 use crate::harness::eventually;
-use crate::harness::service::{TestService, execute};
-
-const SCHEMA: &str = "
-    create table item (id bigint primary key, title text);
-    insert into item values (42, 'answer'), (7, 'seven');
-    create table tag (name text primary key)";
-
-const CONFIG: &str = "
-    [[resource]]
-    name = 'items'
-    table = 'item'
-    [[resource]]
-    name = 'tags'
-    table = 'tag'";
+use crate::harness::service::TestService;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-
-async fn larder(overrides: &[(&str, &str)]) -> TestService {
-    let url = TestCluster::database().await.url;
-    execute(&url, SCHEMA).await;
-    let mut all = vec![("disk.linger", "1ms")];
-    all.extend_from_slice(overrides);
-    TestService::start_on(&url, CONFIG, &all).await
-}
 
 fn sum(list: &Value) -> f64 {
     let values = list.as_array().unwrap().iter();
@@ -37,7 +16,7 @@ fn sum(list: &Value) -> f64 {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn history_counts_what_happens_in_each_second() {
-    let larder = larder(&[]).await;
+    let larder = larder_with(&[]).await;
     let first = eventually("a sample", async || {
         let page = larder.admin("/history").await.json();
         page["at"].as_array().unwrap().last().cloned()
@@ -101,7 +80,7 @@ async fn history_counts_what_happens_in_each_second() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn recent_has_invalidations_with_their_cause_and_slow_loads() {
-    let larder = larder(&[]).await;
+    let larder = larder_with(&[]).await;
     larder.get("/items/42").await;
     larder.get("/tags/%3Cscript%3E").await;
     larder
@@ -145,7 +124,7 @@ async fn recent_has_invalidations_with_their_cause_and_slow_loads() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn explain_tells_size_tag_and_last_invalidation() {
-    let larder = larder(&[]).await;
+    let larder = larder_with(&[]).await;
     let served = larder.get("/items/42").await;
     let explained = eventually("a copy on disk", async || {
         let answer = larder.admin("/explain/items/42").await.json();
@@ -168,7 +147,7 @@ async fn explain_tells_size_tag_and_last_invalidation() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn status_tells_responses_version_and_what_is_wrong() {
-    let larder = larder(&[]).await;
+    let larder = larder_with(&[]).await;
     larder.get("/items/42").await;
     larder.get("/items/42").await;
     let status = larder.admin("/status").await.json();
@@ -213,7 +192,7 @@ async fn status_tells_responses_version_and_what_is_wrong() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_larder_is_named_until_it_is_forgotten() {
-    let first = larder(&[]).await;
+    let first = larder_with(&[]).await;
     let second = TestService::start_on(&first.url, CONFIG, &[]).await;
     let nodes = eventually("the other larder", async || {
         let status = second.admin("/status").await.json();
@@ -229,14 +208,14 @@ async fn another_larder_is_named_until_it_is_forgotten() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_shown_with_an_admin_token_only() {
-    let open = larder(&[]).await;
+    let open = larder_with(&[]).await;
     open.get("/items/42").await;
     let answer = open.admin("/document/items/42").await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN);
     assert!(!answer.body.contains("answer"), "{}", answer.body);
     assert_eq!(open.admin("/status").await.json()["shows_documents"], false);
 
-    let larder = larder(&[("auth.admin_token", TOKEN)]).await;
+    let larder = larder_with(&[("auth.admin_token", TOKEN)]).await;
     let served = larder.get("/items/42").await;
     larder.get("/items/1").await;
     let bearer = format!("Bearer {TOKEN}");
@@ -287,7 +266,7 @@ async fn files(larder: &TestService) -> Vec<String> {
 /// Without the token the page asks for it; its files must not tell anything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_needs_no_token_and_loads_nothing_from_elsewhere() {
-    let larder = larder(&[("auth.admin_token", TOKEN)]).await;
+    let larder = larder_with(&[("auth.admin_token", TOKEN)]).await;
     let files = files(&larder).await;
     for file in &files {
         let answer = larder.admin(file).await;
@@ -312,7 +291,7 @@ async fn the_page_needs_no_token_and_loads_nothing_from_elsewhere() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn pages_of_other_sites_use_no_new_path() {
-    let larder = larder(&[]).await;
+    let larder = larder_with(&[]).await;
     let files = files(&larder).await;
     let paths = ["/history", "/recent", "/config", "/document/items/42"].map(str::to_owned);
     let own = ("host", "127.0.0.1:8081");
