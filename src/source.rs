@@ -131,7 +131,7 @@ pub enum SourceError {
 }
 
 impl SourceError {
-    /// The error for readers who may not see documents: without PostgreSQL's message, which may have values of rows.
+    /// The error for clients that may not see documents: without PostgreSQL's message, which may have values of rows.
     pub(crate) fn without_values(&self) -> String {
         match self {
             Self::Refused { code, .. } => format!("PostgreSQL reported error {code}"),

@@ -178,7 +178,7 @@ pub(crate) enum CheckCommand {
     /// `.ci/schemas` gets the schemas. Each is checked with empty and with filled tables. Exit code 1 where anything is
     /// found once all SQL was run, where both differ, and where an index that was asked for is not used.
     Schemas(SchemasArgs),
-    /// The dashboard in a browser: does it show what happens, explain and purge a key, and keep out who may not use it?
+    /// The dashboard in a browser: does it show what happens, explain and purge a key, and refuse pages of other origins?
     ///
     /// Needs Debian's chromium and chromium-driver. A thousand resources, hostile keys, a page of another origin; first paint,
     /// size and cost are compared with their goals.

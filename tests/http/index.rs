@@ -179,7 +179,7 @@ async fn a_client_sees_what_it_may_read() {
     );
 }
 
-/// A definition that changes is described anew, whoever was shown the old one.
+/// A definition that changes is described anew, also to clients that have seen the old one.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_follows_the_tables() {
     let config = "[[resource]]\nname = 'others'\ntable = 'other'\n[[resource]]\nname = 'items'\ntable = 'item'\nkey = ['number']";

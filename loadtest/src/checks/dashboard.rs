@@ -1,4 +1,4 @@
-//! `loadtest dashboard`: does the dashboard work in a browser, as fast as promised, and only for whom it may?
+//! `loadtest dashboard`: does the dashboard work in a browser, as fast as promised, and only for pages and clients that have the right?
 //!
 //! Two larders: one with a thousand resources, an admin token and load, and one without a token, which a page of another
 //! origin attacks.
