@@ -364,12 +364,16 @@ impl CachedResource {
 
     /// Whether tiers keep its documents.
     fn is_kept(&self) -> bool {
-        self.trusted.load(Ordering::SeqCst) && !self.is_uncached()
+        self.is_trusted() && !self.is_uncached()
     }
 
     /// Whether it uses a tier.
     fn has_tier(&self) -> bool {
         self.tiers.memory || self.tiers.disk
+    }
+
+    fn is_trusted(&self) -> bool {
+        self.trusted.load(Ordering::SeqCst)
     }
 
     fn is_uncached(&self) -> bool {

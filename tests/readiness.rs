@@ -102,6 +102,37 @@ async fn metrics_tell_readiness() {
     .await;
 }
 
+/// Behind load balancers every larder of the database was left out for half a minute when one of its tables was renamed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_that_is_checked_again_leaves_the_others_served() {
+    const CHECKED: &str = "ready, but resource notes: its tables and triggers are being checked\n";
+    let url = TestCluster::database().await.url;
+    let sql = format!("{SQL}; create table note (like item including all)");
+    execute(&url, &sql).await;
+    let config = format!("{CONFIG}[[resource]]\nname = 'notes'\ntable = 'note'\n");
+    let larder = TestService::start_on(&url, &config, &[]).await;
+    let steps = [
+        ("alter table note rename to old", CHECKED),
+        ("alter table old rename to note", "ready\n"),
+    ];
+    for (sql, told) in steps {
+        execute(&url, sql).await;
+        eventually(told, async || {
+            let served = larder.get("/items/1").await;
+            assert_eq!(served.status, StatusCode::OK, "{served:?}");
+            let answer = larder.admin("/readyz").await;
+            assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+            (answer.body == told).then_some(())
+        })
+        .await;
+        assert_eq!(larder.metric("larder_ready").await, 1.0);
+    }
+    let both = "alter table note rename to old; alter table item rename to others";
+    execute(&url, both).await;
+    unready(&larder, "tables and triggers are being checked").await;
+    assert_eq!(larder.metric("larder_ready").await, 0.0);
+}
+
 /// Only connections that write are not opened.
 #[tokio::test(flavor = "multi_thread")]
 async fn larder_is_ready_while_it_can_write() {

@@ -137,7 +137,7 @@ impl Cache {
                 let failures = failures.get(&cached.name).copied().unwrap_or_default();
                 ResourceStatus {
                     name: cached.name.clone(),
-                    ready: cached.trusted.load(Ordering::SeqCst),
+                    ready: cached.is_trusted(),
                     unfit: cached.why_unfit(),
                     uncached: cached.why_uncached(),
                     lookups: cached.lookups(),
@@ -249,12 +249,19 @@ impl Cache {
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
 
-    /// The resources that do not fit the database, each with the reason.
-    pub fn unfit(&self) -> Vec<String> {
-        let why = |cached: &CachedResource| {
-            Some(format!("resource {}: {}", cached.name, cached.why_unfit()?))
-        };
-        self.resources.iter().filter_map(why).collect()
+    /// The number of resources that do not fit the database.
+    pub fn unfit(&self) -> usize {
+        let resources = self.resources.iter();
+        resources.filter(|cached| cached.is_unfit()).count()
+    }
+
+    /// The resources that do not fit the database or are being checked, each with the reason.
+    pub fn unready_resources(&self) -> Vec<String> {
+        let reasons = self
+            .resources
+            .iter()
+            .filter_map(CachedResource::why_unready);
+        reasons.collect()
     }
 
     /// From now on larder is not ready, so that load balancers send it no more requests.
@@ -262,8 +269,8 @@ impl Cache {
         self.is_stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Why larder is not ready: it is stopping, the feed is behind, a resource has not been checked yet, no resource fits,
-    /// or documents can't be read or written. `None` if it is ready.
+    /// Why larder is not ready: it is stopping, the feed is behind or has not checked the resources since the start, no
+    /// resource is trusted, or documents can't be read or written. `None` if it is ready.
     pub fn unready_reason(&self) -> Option<String> {
         if self.is_stopping.load(Ordering::SeqCst) {
             return Some("larder is stopping".to_owned());
@@ -273,31 +280,26 @@ impl Cache {
         if let Some(reason) = self.freshness.feed().lost.as_ref().filter(|_| behind) {
             return Some(format!("the database can't be followed: {reason}"));
         }
-        let is_unfit = |cached: &CachedResource| cached.unfit.load(Ordering::SeqCst);
-        let is_any_fit = !self.resources.iter().all(is_unfit);
-        for cached in &self.resources {
-            if is_any_fit && is_unfit(cached) {
-                continue;
-            }
-            if cached.current.load().is_none() {
-                return Some(format!(
-                    "resource {}: {}",
-                    cached.name,
-                    lock(&cached.reason)
-                ));
-            }
-            if !cached.trusted.load(Ordering::SeqCst) {
-                return Some(format!(
-                    "resource {}: its triggers are being checked",
-                    cached.name
-                ));
-            }
+        // A resource that is checked again leaves the others served. At the start, all are checked before the first pass.
+        let is_any_trusted = self.resources.iter().any(CachedResource::is_trusted);
+        if let Some(reason) = self.untrusted_reason().filter(|_| !is_any_trusted) {
+            return Some(reason);
         }
         match age {
             None => Some("the feed has not completed a pass yet".into()),
             Some(age) if behind => Some(format!("the feed is {:.1} s behind", age.as_secs_f64())),
             Some(_) => self.source_status().unready_reason(),
         }
+    }
+
+    /// Why the first resource is not trusted that is not; those that do not fit count if none fits.
+    fn untrusted_reason(&self) -> Option<String> {
+        let is_any_fit = !self.resources.iter().all(CachedResource::is_unfit);
+        let mut resources = self.resources.iter();
+        resources.find_map(|cached| {
+            let is_left_out = is_any_fit && cached.is_unfit();
+            cached.why_unready().filter(|_| !is_left_out)
+        })
     }
 
     /// Whether the disk tier answers lookups; true also if there is no disk tier.
@@ -383,10 +385,25 @@ impl SourceStatus {
 }
 
 impl CachedResource {
+    fn is_unfit(&self) -> bool {
+        self.unfit.load(Ordering::SeqCst)
+    }
+
     /// Why it does not fit the database.
     fn why_unfit(&self) -> Option<String> {
-        let unfit = self.unfit.load(Ordering::SeqCst);
-        unfit.then(|| lock(&self.reason).clone())
+        self.is_unfit().then(|| lock(&self.reason).clone())
+    }
+
+    /// Why it is not ready, after its name: it does not fit the database, or is being checked.
+    fn why_unready(&self) -> Option<String> {
+        let reason = if self.current.load().is_none() {
+            lock(&self.reason).clone()
+        } else if self.is_trusted() {
+            return None;
+        } else {
+            "its tables and triggers are being checked".to_owned()
+        };
+        Some(format!("resource {}: {reason}", self.name))
     }
 
     /// The columns of its key, by the current definition.

@@ -112,7 +112,7 @@ impl Admin {
 async fn readyz(State(admin): State<Admin>) -> Response {
     match admin.unready_reason() {
         None => {
-            let others = admin.cache.unfit().into_iter();
+            let others = admin.cache.unready_resources().into_iter();
             let others = others.map(|reason| format!(", but {reason}"));
             format!("ready{}\n", others.collect::<String>()).into_response()
         }

@@ -318,8 +318,10 @@ async fn what_may_not_be_read_for_a_while_is_trusted_again() {
         (status != StatusCode::OK).then_some(())
     };
     eventually("a refusal", refused).await;
-    let ready = async || larder.admin("/readyz").await.status;
-    let distrusted = async || (ready().await != StatusCode::OK).then_some(());
+    let distrusted = async || {
+        let status = larder.admin("/status").await.json();
+        (status["resources"][0]["ready"] == false).then_some(())
+    };
     eventually("larder knows", distrusted).await;
     let grant = format!("grant reads_{name} to serves_{name}");
     execute(&database, &grant).await;

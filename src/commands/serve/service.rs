@@ -206,7 +206,7 @@ impl Service {
         while admin.unready_reason().is_some() {
             tokio::time::sleep(READY_POLL_INTERVAL).await;
         }
-        let unfit = admin.cache.unfit().len();
+        let unfit = admin.cache.unfit();
         tracing::info!(
             after = ?self.started_at.elapsed(),
             resources = admin.cache.names().count() - unfit,
