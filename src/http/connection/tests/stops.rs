@@ -1,5 +1,7 @@
 //! Connections while larder stops.
 
+use tokio::sync::{mpsc, watch};
+
 use super::*;
 
 #[tokio::test]
@@ -57,6 +59,30 @@ async fn a_stop_answers_the_next_request_with_connection_close() {
     client.write_all(REQUEST).await.unwrap();
     receive_last(&mut client).await;
     serving.await.unwrap();
+}
+
+/// They were sent before the client knew that it was the last response, and it may send them again.
+#[tokio::test]
+async fn requests_behind_the_last_response_are_not_executed() {
+    let (begin, mut begun) = mpsc::unbounded_channel();
+    let (gate, mut opened) = watch::channel(false);
+    let answer = async move || {
+        begin.send(()).unwrap();
+        opened.wait_for(|is_open| *is_open).await.unwrap();
+        "text"
+    };
+    let router = Router::new().route("/", get(answer));
+    let (address, stop, serving) = listen(router, config()).await;
+    let mut client = TcpStream::connect(address).await.unwrap();
+    client.write_all(&REQUEST.repeat(3)).await.unwrap();
+    begun.recv().await.unwrap();
+    stop.send(()).unwrap();
+    // The drain has begun when the listener is closed.
+    while TcpStream::connect(address).await.is_ok() {}
+    gate.send_replace(true);
+    receive_last(&mut client).await;
+    serving.await.unwrap();
+    assert_eq!(begun.recv().await, None);
 }
 
 /// larder ends soon although no client sends another request.
