@@ -60,6 +60,10 @@ const KEYS_WAIT: Duration = Duration::from_secs(1);
 /// Time between two warnings that a file has reached the limit of its size.
 const FILE_SIZE_WARNING_PAUSE: Duration = Duration::from_secs(60);
 
+/// How long a drain waits for requests of the admin address, if those for documents are answered before. They take
+/// milliseconds, unless a client does not send the rest.
+const OPERATORS_WAIT: Duration = Duration::from_secs(1);
+
 /// One part in this many of `shutdown_timeout` is reserved for what follows the last response.
 const STOPPING_SHARE: u32 = 10;
 
@@ -228,7 +232,8 @@ async fn drain(
     // A client that never ends its request must not use up the time that the disk tier needs.
     let answering = limit.saturating_sub(limit / STOPPING_SHARE);
     let answered = tokio::select! {
-        answered = async { tokio::try_join!(serving, admin) } => answered.map(|_| ()).context("serving"),
+        biased;
+        answered = answer_all(serving, admin, began + answering.min(OPERATORS_WAIT)) => answered,
         () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
         () = ending => Err(anyhow!("clients were still connected at the second signal")),
     };
@@ -236,6 +241,20 @@ async fn drain(
         .await
         .map_err(|_| anyhow!("the disk tier was not written within {limit:?}"))?;
     answered
+}
+
+/// Ends when the requests for documents have been answered, and then those of the admin address, or when `limit` has passed:
+/// an operator's request that does not end must not hold up the stop.
+async fn answer_all(
+    serving: JoinHandle<()>,
+    admin: JoinHandle<()>,
+    limit: Instant,
+) -> anyhow::Result<()> {
+    serving.await.context("serving")?;
+    match timeout_at(limit, admin).await {
+        Ok(ended) => ended.context("serving the admin address"),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Prints the banner when the configuration has been checked, or when that takes long; fails if it does not fit.
