@@ -2,7 +2,8 @@
 //!
 //! Waits are sampled. A statement waits for larder while all processes that block it are larder's: what would wait for
 //! another process as well is not counted. The waits of one statement add up, and are known to about the interval of
-//! the samples. Failures are reported by the sessions whose statement failed. A failure is larder's if PostgreSQL's
+//! the samples. The time in which larder's process waited for a processor is taken off: on a busy machine it says
+//! nothing of how long larder holds its locks. Failures are reported by the sessions whose statement failed. A failure is larder's if PostgreSQL's
 //! message or its context names what larder installed, or if the deadlock names a process of larder's; but never if the
 //! connection or the server was ended, which the faults do.
 
@@ -39,7 +40,8 @@ const WAITING: &str = "with larder as materialized ( \
     select b.pid, coalesce(b.query_start::text, '') as began, b.query, \
       (select coalesce(extract(epoch from max(clock_timestamp() - waitstart)), 0)::float8 from pg_locks l \
         where l.pid = b.pid and not granted) as seconds, \
-      (select coalesce(string_agg(left(query, 120), ' | '), '') from larder where pid = any (blockers)) as larder \
+      (select coalesce(string_agg(left(query, 120), ' | '), '') from larder where pid = any (blockers)) as larder, \
+      blockers \
     from blocked b where cardinality(blockers) > 0 and blockers <@ array(select pid from larder)";
 
 /// The effect on other clients' statements during some time.
@@ -87,6 +89,41 @@ struct Observed {
 struct WaitingStatement {
     began: String,
     waited: Duration,
+    /// What each of larder's processes that block it had waited for a processor before, and has by now.
+    queued: HashMap<i32, (Duration, Duration)>,
+    /// The statement, and what larder ran meanwhile.
+    text: String,
+}
+
+impl WaitingStatement {
+    fn new(began: String, text: String) -> Self {
+        Self {
+            began,
+            waited: Duration::ZERO,
+            queued: HashMap::new(),
+            text,
+        }
+    }
+
+    /// How long it waited for larder, without the time in which larder's process waited for a processor.
+    fn waited_for_larder(&self) -> Duration {
+        let queued = self
+            .queued
+            .values()
+            .map(|(before, now)| now.saturating_sub(*before));
+        self.waited.saturating_sub(queued.max().unwrap_or_default())
+    }
+}
+
+/// What one sample says of a statement that waits for larder.
+struct Wait {
+    pid: i32,
+    began: String,
+    /// Since the last sample.
+    waited: Duration,
+    /// What each of larder's processes that block it has waited for a processor since it began.
+    queued: Vec<(i32, Duration)>,
+    text: String,
 }
 
 impl Interference {
@@ -118,16 +155,22 @@ impl Interference {
         let rows = sqlx::query(WAITING).fetch_all(connection).await?;
         let elapsed = last.elapsed();
         *last = Instant::now();
-        let mut state = self.lock();
-        state.note_larders(larders, Instant::now());
+        let mut waits = Vec::new();
         for row in rows {
             let seconds: f64 = row.try_get("seconds")?;
-            let waited = elapsed.min(Duration::from_secs_f64(seconds.max(0.0)));
+            let blockers: Vec<i32> = row.try_get("blockers")?;
             let (query, larder): (String, String) = (row.try_get("query")?, row.try_get("larder")?);
-            state.note_wait(row.try_get("pid")?, row.try_get("began")?, waited, || {
-                format!("waits for larder ({larder}): {query}")
+            waits.push(Wait {
+                pid: row.try_get("pid")?,
+                began: row.try_get("began")?,
+                waited: elapsed.min(Duration::from_secs_f64(seconds.max(0.0))),
+                queued: blockers.iter().map(|pid| (*pid, queued(*pid))).collect(),
+                text: format!("waits for larder ({larder}): {query}"),
             });
         }
+        let mut state = self.lock();
+        state.note_larders(larders, Instant::now());
+        state.note_waits(waits);
         Ok(())
     }
 
@@ -160,9 +203,11 @@ impl Interference {
         state.show(&format!("{program}: {error}"));
     }
 
-    /// Returns the effect since the last call.
+    /// Returns the effect since the last call. Statements that still wait count with what they have waited.
     pub(crate) fn take_impact(&self) -> Impact {
-        std::mem::take(&mut self.lock().impact)
+        let mut state = self.lock();
+        state.note_waits(Vec::new());
+        std::mem::take(&mut state.impact)
     }
 
     /// How long each process of `pids` waited for larder.
@@ -203,35 +248,36 @@ impl Observed {
         self.larders.extend(pids.into_iter().map(|pid| (pid, now)));
     }
 
-    /// A process was found waiting for larder, `waited` longer than at the last sample.
-    fn note_wait(
-        &mut self,
-        pid: i32,
-        began: String,
-        waited: Duration,
-        text: impl FnOnce() -> String,
-    ) {
-        *self.waited.entry(pid).or_default() += waited;
-        let statement = self
-            .statements
-            .entry(pid)
-            .or_insert_with(|| WaitingStatement {
-                began: began.clone(),
-                waited: Duration::ZERO,
-            });
-        if statement.began != began {
-            *statement = WaitingStatement {
-                began,
-                waited: Duration::ZERO,
+    /// These processes are waiting for larder; all others no longer are.
+    fn note_waits(&mut self, waits: Vec<Wait>) {
+        let mut ended = std::mem::take(&mut self.statements);
+        for wait in waits {
+            *self.waited.entry(wait.pid).or_default() += wait.waited;
+            let known = ended.remove(&wait.pid);
+            let is_same = |known: &WaitingStatement| known.began == wait.began;
+            let mut statement = match known {
+                Some(known) if is_same(&known) => known,
+                other => {
+                    other.into_iter().for_each(|other| self.judge(&other));
+                    WaitingStatement::new(wait.began, wait.text)
+                }
             };
+            statement.waited += wait.waited;
+            for (pid, queued) in wait.queued {
+                statement.queued.entry(pid).or_insert((queued, queued)).1 = queued;
+            }
+            self.statements.insert(wait.pid, statement);
         }
-        let before = statement.waited;
-        statement.waited += waited;
-        let now = statement.waited;
-        self.impact.longest_wait = self.impact.longest_wait.max(now);
-        if before <= DELAY_MAX && now > DELAY_MAX {
+        ended.values().for_each(|ended| self.judge(ended));
+    }
+
+    /// A statement waits for larder no more.
+    fn judge(&mut self, statement: &WaitingStatement) {
+        let waited = statement.waited_for_larder();
+        self.impact.longest_wait = self.impact.longest_wait.max(waited);
+        if waited > DELAY_MAX {
             self.impact.delayed += 1;
-            self.show(&text());
+            self.show(&statement.text);
         }
     }
 
@@ -240,6 +286,14 @@ impl Observed {
             self.shown.push(text.chars().take(SHOWN_CHARS).collect());
         }
     }
+}
+
+/// How long a process has waited for a processor since it began; zero if the kernel does not tell. The second number of
+/// `/proc/PID/schedstat`, in nanoseconds (Documentation/scheduler/sched-stats.rst of Linux).
+fn queued(pid: i32) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    let nanos = stat.split_whitespace().nth(1);
+    Duration::from_nanos(nanos.and_then(|nanos| nanos.parse().ok()).unwrap_or(0))
 }
 
 /// PostgreSQL's error for a failed statement.
@@ -368,22 +422,49 @@ mod tests {
     #[test]
     fn waits_of_one_statement_add_up() {
         let mut state = Observed::default();
-        let mut wait = |began: &str, millis| {
-            let waited = Duration::from_millis(millis);
-            state.note_wait(1, began.to_owned(), waited, String::new);
-        };
-        wait("first", 60);
-        wait("second", 60);
-        wait("second", 30);
-        wait("third", 60);
-        wait("third", 60);
-        wait("third", 60);
-        let expected = Impact {
-            failed: 0,
-            delayed: 1,
-            longest_wait: Duration::from_millis(180),
-        };
-        assert_eq!(state.impact, expected);
+        for (began, millis) in [
+            ("first", 60),
+            ("second", 60),
+            ("second", 30),
+            ("third", 60),
+            ("third", 60),
+            ("third", 60),
+        ] {
+            state.note_waits(vec![wait(began, millis, &[])]);
+        }
+        state.note_waits(vec![]);
+        assert_eq!(state.impact, impact(1, 180));
         assert_eq!(state.waited[&1], Duration::from_millis(330));
+    }
+
+    #[test]
+    fn time_in_which_larder_waits_for_a_processor_is_taken_off() {
+        let mut state = Observed::default();
+        let waits = |queued: &[(i32, u64)]| vec![wait("first", 80, queued)];
+        state.note_waits(waits(&[(7, 1000), (8, 500)]));
+        state.note_waits(waits(&[(7, 1070), (8, 501)]));
+        state.note_waits(vec![]);
+        assert_eq!(state.impact, impact(0, 90));
+    }
+
+    fn wait(began: &str, millis: u64, queued: &[(i32, u64)]) -> Wait {
+        let queued = queued.iter();
+        Wait {
+            pid: 1,
+            began: began.to_owned(),
+            waited: Duration::from_millis(millis),
+            queued: queued
+                .map(|(pid, millis)| (*pid, Duration::from_millis(*millis)))
+                .collect(),
+            text: String::new(),
+        }
+    }
+
+    fn impact(delayed: u64, longest: u64) -> Impact {
+        Impact {
+            failed: 0,
+            delayed,
+            longest_wait: Duration::from_millis(longest),
+        }
     }
 }
