@@ -36,6 +36,9 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
     }
     let config = match &command {
         Command::Init(_) => Config::load_without_file(sources)?,
+        Command::Status(_) | Command::Explain(_) | Command::Purge(_) => {
+            Config::load_for_admin(sources)?
+        }
         _ => Config::load(sources)?,
     };
     // `serve` starts further threads for requests.

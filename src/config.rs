@@ -191,6 +191,21 @@ impl Config {
         reader.finish_unfitted()
     }
 
+    /// As [`Config::load`], for a command that asks a running larder. That has checked whether settings fit together, and read
+    /// the files that they name: they may be for its user only, or be wrong by now.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with all values that are wrong.
+    pub fn load_for_admin(sources: &Sources) -> Result<Self, ConfigError> {
+        let mut reader = ConfigReader::new();
+        let file = read_file(sources, &mut reader);
+        read_values(sources, &mut reader);
+        Ok(Self {
+            file,
+            ..reader.finish_unfitted()?
+        })
+    }
+
     /// Reads `text` as a `larder.toml`, then pairs of a setting's dotted key and its value as flags would set it.
     ///
     /// Looks at no environment and no file.
@@ -467,6 +482,19 @@ mod tests {
         assert!(config.listen.ip().is_unspecified() && config.database_url.is_some());
         let refused = Config::load(&sources).unwrap_err().to_string();
         assert!(refused.contains("0.0.0.0:8080"), "{refused}");
+    }
+
+    #[test]
+    fn a_command_of_the_admin_address_reads_no_files_that_settings_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "listen = '0.0.0.0:8080'\nadmin = '127.0.0.1:9'\n[tls]\ncertificate_file = 'none.pem'\n\
+             key_file = 'none.pem'\n[auth.jwt]\njwks_file = 'none.json'";
+        std::fs::write(directory.path().join(DEFAULT_FILE), text).unwrap();
+        let sources = sources(directory.path().to_owned(), &[], &[]);
+        let refused = Config::load(&sources).unwrap_err().to_string();
+        assert!(refused.contains("tls.certificate_file"), "{refused}");
+        let config = Config::load_for_admin(&sources).unwrap();
+        assert_eq!(config.admin.port(), 9);
     }
 
     #[test]

@@ -112,6 +112,27 @@ async fn status_tells_whether_larder_is_ready() {
     }
 }
 
+/// Only the larder may be allowed to read its keys, and it runs on with those that it has read.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_larder_is_asked_without_its_keys() {
+    let watched = Watched::start().await;
+    let broken = format!(
+        "{TAGS}[tls]\ncertificate_file = 'none.pem'\nkey_file = 'none.pem'\n\
+         [auth.jwt]\nalgorithms = ['ES256']\npublic_key_file = 'none.pem'\n"
+    );
+    std::fs::write(watched.directory.path().join("larder.toml"), broken).unwrap();
+    let checked = watched.run(&["config", "--check"]).await;
+    assert_eq!(checked.0, Some(78), "{checked:?}");
+    for args in [
+        &["status"][..],
+        &["explain", "tags", "x"],
+        &["purge", "tags", "x"],
+    ] {
+        let asked = watched.run(args).await;
+        assert_eq!(asked.0, Some(0), "{args:?}: {asked:?}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn any_key_is_explained_and_purged() {
     let watched = Watched::start().await;
