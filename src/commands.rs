@@ -7,6 +7,7 @@ pub mod explain;
 pub mod hash_password;
 pub mod init;
 pub mod install;
+pub mod output;
 pub mod prune;
 pub mod purge;
 pub mod seed;
@@ -29,7 +30,7 @@ use crate::telemetry::LogLevel;
 /// See the command's module; [`crate::config::ConfigError`] if the configuration is wrong.
 pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::Result<()> {
     if let Command::Config(args) = &command {
-        return Ok(config::run(args, sources, std::io::stdout())?);
+        return config::run(args, sources, &mut std::io::stdout());
     }
     if let Command::HashPassword = command {
         return hash_password::run(&mut std::io::stdout());

@@ -6,7 +6,7 @@ use larder::cli::Cli;
 use larder::commands;
 use larder::commands::admin::NoResponse;
 use larder::commands::check::QueryErrors;
-use larder::commands::config::ConfigCommandError;
+use larder::commands::output::print_error;
 use larder::commands::status::NotReady;
 use larder::config::{ConfigError, Environment};
 use larder::telemetry;
@@ -39,9 +39,8 @@ fn main() -> ExitCode {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("larder: {error:#}");
-    let misconfigured = error.is::<ConfigError>()
-        || matches!(error.downcast_ref(), Some(ConfigCommandError::Config(_)));
+    print_error(error);
+    let misconfigured = error.is::<ConfigError>();
     let misused = error.is::<QueryErrors>();
     let unavailable = error.is::<NotReady>() || error.is::<NoResponse>();
     ExitCode::from(if misconfigured {

@@ -6,9 +6,9 @@
 mod queries;
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::stdout;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
@@ -20,6 +20,7 @@ pub use crate::commands::check::queries::QueryErrors;
 use crate::commands::check::queries::read_queries;
 use crate::commands::database::READ_ONLY;
 use crate::commands::install::with_database;
+use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
 use crate::feed::backlog::read_change_log;
 use crate::feed::inspect::{Inspected, Lack, inspect};
@@ -41,7 +42,8 @@ const TRIGGER_LOCK: &str = "SHARE ROW EXCLUSIVE";
 /// configuration does not fit the database; [`QueryErrors`]; what PostgreSQL said.
 pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
     if args.list {
-        return write(&list());
+        print(&mut stdout(), &list())?;
+        return Ok(());
     }
     let options = PlanOptions {
         queries: read_queries(&args.queries)?,
@@ -52,7 +54,7 @@ pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
     let check = async |database| check(config, &database, options, &args.table).await;
     let (mut report, mistakes) = with_database(config, check).await?;
     report.finish(&[ignored(config), args.ignore.clone()].concat());
-    write(&report.text(args.format))?;
+    print(&mut stdout(), &report.text(args.format))?;
     if !mistakes.is_empty() {
         return Err(ConfigError { mistakes }.into());
     }
@@ -300,10 +302,4 @@ fn place_of(inspected: &Inspected, object: &str) -> Option<Place> {
 fn list() -> String {
     let lines = Rule::ALL.map(|rule| format!("{:<16} {}\n", rule.id(), rule.summary()));
     lines.concat()
-}
-
-fn write(text: &str) -> anyhow::Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("writing to stdout")
 }

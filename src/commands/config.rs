@@ -1,32 +1,16 @@
 //! `larder config`: prints what can be set, or what is set, or checks it. Uses no database.
 
-use std::io::{self, Write};
+use std::io::Write;
 
 use crate::cli::ConfigArgs;
-use crate::config::{self, Config, ConfigError, Sources};
-
-/// Why nothing was printed.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigCommandError {
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// Writing failed.
-    #[error("can't write the configuration")]
-    Output(#[from] io::Error),
-}
+use crate::commands::output::print;
+use crate::config::{self, Config, Sources};
 
 /// Writes the example file, the configuration in force, or that it is valid to `out`.
 ///
-/// That `out` is closed, as by `head`, is no failure.
 /// # Errors
-/// [`ConfigCommandError::Config`] if the configuration in force is wrong; [`ConfigCommandError::Output`] if
-/// `out` fails.
-pub fn run(
-    args: &ConfigArgs,
-    sources: &Sources,
-    mut out: impl Write,
-) -> Result<(), ConfigCommandError> {
+/// [`ConfigError`](crate::config::ConfigError) if the configuration in force is wrong; `out` fails.
+pub fn run(args: &ConfigArgs, sources: &Sources, out: &mut impl Write) -> anyhow::Result<()> {
     let text = if args.example {
         config::example()
     } else if args.check {
@@ -34,10 +18,8 @@ pub fn run(
     } else {
         config::dump(&Config::load(sources)?)
     };
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
-        _ => Ok(()),
-    }
+    print(out, &text)?;
+    Ok(())
 }
 
 fn valid(config: &Config) -> String {
@@ -51,12 +33,9 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::config::Environment;
+    use crate::config::{ConfigError, Environment};
 
-    fn run_with(
-        args: &ConfigArgs,
-        overrides: &[(&str, &str)],
-    ) -> Result<String, ConfigCommandError> {
+    fn run_with(args: &ConfigArgs, overrides: &[(&str, &str)]) -> anyhow::Result<String> {
         let empty = tempfile::tempdir().unwrap();
         let sources = Sources {
             file: None,
@@ -95,11 +74,10 @@ mod tests {
         let args = ConfigArgs { dump: true, ..NONE };
         let text = run_with(&args, &[("listen", "127.0.0.1:9")]).unwrap();
         assert!(text.contains("listen = \"127.0.0.1:9\""), "{text}");
-        assert!(matches!(
-            run_with(&args, &[("listen", "nowhere")]),
-            Err(ConfigCommandError::Config(_))
-        ));
+        let refused = run_with(&args, &[("listen", "nowhere")]).unwrap_err();
+        assert!(refused.is::<ConfigError>());
     }
+
     #[test]
     fn a_check_says_that_all_is_valid_or_what_is_not() {
         let args = ConfigArgs {

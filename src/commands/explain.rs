@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cli::ExplainArgs;
 use crate::commands::admin::{AdminClient, document_path};
+use crate::commands::output::print;
 use crate::commands::status::units::{bytes, span};
 use crate::config::Config;
 use crate::unseen::escaped;
@@ -22,8 +23,8 @@ pub async fn run(config: &Config, args: &ExplainArgs, out: &mut impl Write) -> a
     let answer = client.request(Method::GET, &path).await?;
     let explanation = serde_json::from_str(&answer);
     let explanation = explanation.context("the admin address answers no JSON")?;
-    out.write_all(text(&explanation).as_bytes())
-        .context("writing to stdout")
+    print(out, &text(&explanation))?;
+    Ok(())
 }
 
 /// A line for each thing that is known. Members that the larder does not send are left out.

@@ -5,6 +5,7 @@ use std::io::{self, IsTerminal, Read, Write};
 use anyhow::{Context, ensure};
 
 use crate::auth::passwords;
+use crate::commands::output::print;
 
 /// A longer password is refused anyway.
 const INPUT_BYTES_MAX: u64 = 4096;
@@ -25,7 +26,8 @@ pub fn run(out: &mut impl Write) -> anyhow::Result<()> {
         first_line(stdin.lock()).context("reading stdin")?
     };
     let hash = passwords::hash(&password)?;
-    writeln!(out, "{hash}").context("writing the hash")
+    print(out, &format!("{hash}\n"))?;
+    Ok(())
 }
 
 fn first_line(input: impl Read) -> io::Result<Vec<u8>> {

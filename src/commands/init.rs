@@ -20,6 +20,7 @@ use sqlx::postgres::PgConnection;
 
 use crate::cli::InitArgs;
 use crate::commands::database::READ_ONLY;
+use crate::commands::output::print;
 use crate::config::Config;
 use crate::resource::catalogue::Catalogue;
 use crate::resource::suggest::survey::{Survey, SurveyedTable};
@@ -75,9 +76,7 @@ fn finish(
 ) -> anyhow::Result<()> {
     let told = summary::text(suggestion, catalogue, target);
     if suggestion.active().count() == 0 {
-        stderr()
-            .write_all(told.as_bytes())
-            .context("writing to stderr")?;
+        print(&mut stderr(), &told)?;
         bail!("nothing can be served, so nothing was written");
     }
     let text = file::text(suggestion, args.writable);
@@ -87,19 +86,14 @@ fn finish(
     match target {
         Some(path) => {
             write_file(path, &text, args.force)?;
-            stdout()
-                .write_all(told.as_bytes())
-                .context("writing to stdout")
+            print(&mut stdout(), &told)?;
         }
         None => {
-            stdout()
-                .write_all(text.as_bytes())
-                .context("writing to stdout")?;
-            stderr()
-                .write_all(told.as_bytes())
-                .context("writing to stderr")
+            print(&mut stdout(), &text)?;
+            print(&mut stderr(), &told)?;
         }
     }
+    Ok(())
 }
 
 /// Reads survey and catalogue.

@@ -1,24 +1,24 @@
 //! `larder install` and `larder uninstall`.
 
-use std::io::Write;
-
-use anyhow::Context;
+use std::io::stdout;
 
 use crate::commands::database::CommandDatabase;
+use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
 use crate::feed;
 use crate::feed::establish::EstablishError;
 use crate::source::session::Database;
 
-/// Installs schema and triggers, or with `print` writes the SQL to stdout and changes nothing.
+/// Installs schema and triggers, or with `prints` writes the SQL to stdout and changes nothing.
 ///
 /// # Errors
 /// [`ConfigError`] where the configuration does not fit the database; else what PostgreSQL said.
-pub async fn install(config: &Config, print: bool) -> anyhow::Result<()> {
+pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
-        if print {
+        if prints {
             let script = feed::install_script(&database, &config.resources, &config.feed).await;
-            return write(&script.map_err(misfit)?);
+            print(&mut stdout(), &script.map_err(misfit)?)?;
+            return Ok(());
         }
         feed::install(&database, &config.resources, &config.feed)
             .await
@@ -29,14 +29,15 @@ pub async fn install(config: &Config, print: bool) -> anyhow::Result<()> {
     .await
 }
 
-/// Removes all that larder added, or with `print` writes the SQL to stdout and changes nothing.
+/// Removes all that larder added, or with `prints` writes the SQL to stdout and changes nothing.
 ///
 /// # Errors
 /// What PostgreSQL said.
-pub async fn uninstall(config: &Config, print: bool) -> anyhow::Result<()> {
+pub async fn uninstall(config: &Config, prints: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
-        if print {
-            return write(&feed::uninstall_script(&database).await?);
+        if prints {
+            print(&mut stdout(), &feed::uninstall_script(&database).await?)?;
+            return Ok(());
         }
         feed::uninstall(&database).await?;
         tracing::info!("schema larder and its triggers were removed");
@@ -66,10 +67,4 @@ fn misfit(error: EstablishError) -> anyhow::Error {
         EstablishError::Unfit(mistakes) => ConfigError { mistakes }.into(),
         error => error.into(),
     }
-}
-
-fn write(text: &str) -> anyhow::Result<()> {
-    std::io::stdout()
-        .write_all(text.as_bytes())
-        .context("writing to stdout")
 }

@@ -1,11 +1,12 @@
 //! `larder prune`: deletes the rows of the change log that no larder needs, and prints which larders need the rest.
 
-use std::io::Write;
+use std::io::stdout;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 
 use crate::cli::PruneArgs;
 use crate::commands::install::with_database;
+use crate::commands::output::print;
 use crate::config::Config;
 use crate::feed::{self, Pruned};
 
@@ -21,9 +22,8 @@ pub async fn run(config: &Config, args: &PruneArgs) -> anyhow::Result<()> {
             bail!("no larder named {node} follows this database");
         }
         let pruned = feed::prune(&database, config.feed.retention).await?;
-        std::io::stdout()
-            .write_all(report(&pruned).as_bytes())
-            .context("writing to stdout")
+        print(&mut stdout(), &report(&pruned))?;
+        Ok(())
     })
     .await
 }

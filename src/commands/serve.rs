@@ -6,7 +6,6 @@ mod service;
 mod shutdown;
 mod workers;
 
-use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -27,6 +26,7 @@ use uuid::Uuid;
 
 use crate::commands::check;
 use crate::commands::database::CommandDatabase;
+use crate::commands::output;
 use crate::commands::seed::seed;
 use crate::commands::serve::banner::{Banner, Proposal};
 pub use crate::commands::serve::service::Service;
@@ -296,10 +296,10 @@ async fn proposed_keys(banner: &Banner<'_>, service: &Service) -> Vec<String> {
     read.unwrap_or_default()
 }
 
-/// That stdout is closed, as by `head`, is no reason to stop.
+/// That stdout can't be written is no reason to stop.
 fn print(text: &str) {
-    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
-        tracing::warn!("writing to stdout: {error}");
+    if let Err(error) = output::print(&mut std::io::stdout(), text) {
+        tracing::warn!("{error:#}");
     }
 }
 

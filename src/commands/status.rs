@@ -3,7 +3,7 @@
 mod table;
 pub(super) mod units;
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cli::{StatusArgs, StatusFormat};
 use crate::commands::admin::AdminClient;
+use crate::commands::output::{print, print_error};
 use crate::config::Config;
 use crate::unseen::escaped;
 
@@ -45,7 +46,7 @@ pub async fn run(config: &Config, args: &StatusArgs) -> anyhow::Result<()> {
     } else {
         let report = report(&client).await?;
         let text = text(&client, &report, args.format)?;
-        write(&text)?;
+        print(&mut stdout(), &text)?;
         Ok(report.readiness.map(drop)?)
     }
 }
@@ -79,9 +80,9 @@ fn text(client: &AdminClient, report: &Report, format: StatusFormat) -> anyhow::
     ))
 }
 
-/// Prints the state each second. On a terminal, it replaces what was printed before.
+/// Prints the state each second, as long as it is read. On a terminal, it replaces what was printed before.
 async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()> {
-    let is_screen = std::io::stdout().is_terminal() && format == StatusFormat::Human;
+    let is_screen = stdout().is_terminal() && format == StatusFormat::Human;
     let mut ticks = interval(WATCH_INTERVAL);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut last = Ok(());
@@ -102,22 +103,27 @@ async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()>
             Ok(report) => text(client, report, format)?,
             Err(error) => format!("{error:#}\n"),
         };
-        match (is_screen, format, &asked) {
-            (true, ..) => write(&screen(&shown, is_first))?,
+        let printed = match (is_screen, format, &asked) {
+            (true, ..) => screen(&shown, is_first),
             // What reads the lines expects JSON.
-            (false, StatusFormat::Json, Err(error)) => eprintln!("larder: {error:#}"),
-            (false, StatusFormat::Json, Ok(_)) => write(&shown)?,
-            (false, StatusFormat::Human, _) if is_first => write(&shown)?,
-            (false, StatusFormat::Human, _) => write(&format!("\n{shown}"))?,
-        }
+            (false, StatusFormat::Json, Err(error)) => {
+                print_error(error);
+                String::new()
+            }
+            (false, StatusFormat::Human, _) if !is_first => format!("\n{shown}"),
+            (false, ..) => shown,
+        };
         is_first = false;
         last = asked.and_then(|report| Ok(report.readiness.map(drop)?));
+        if !print(&mut stdout(), &printed)? {
+            return last;
+        }
     }
 }
 
 /// What shows `text` on a terminal from its first line on, as far as there is room, in place of what is there.
 fn screen(text: &str, is_first: bool) -> String {
-    let size = tcgetwinsize(std::io::stdout());
+    let size = tcgetwinsize(stdout());
     let (rows, columns) = size.map_or((0, 0), |size| (size.ws_row.into(), size.ws_col.into()));
     // Clears the rest of each line and of the screen, so that nothing flickers.
     let clear = if is_first { "\x1b[2J" } else { "" };
@@ -142,13 +148,6 @@ fn fitted(text: &str, rows: usize, columns: usize) -> Vec<String> {
         lines.push(format!("… {left_out} lines more"));
     }
     lines
-}
-
-fn write(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())
-        .and_then(|()| out.flush())
-        .context("writing to stdout")
 }
 
 #[cfg(test)]

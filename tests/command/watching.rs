@@ -7,9 +7,12 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::time::timeout;
 
 use crate::harness::cluster::TestCluster;
-use crate::harness::larder_process::{LarderProcess, command, run, stderr, stdout};
+use crate::harness::larder_process::{
+    COMMAND_TIMEOUT, LarderProcess, command, run, stderr, stdout,
+};
 use crate::harness::raw_http::fetch;
 use crate::harness::service::execute;
 use crate::harness::{eventually, reachable_directory};
@@ -203,4 +206,42 @@ async fn watch_prints_blocks_until_it_is_interrupted() {
         while lines.next_line().await.unwrap().is_some() {}
         assert_eq!(watching.wait().await.unwrap().code(), Some(0));
     }
+}
+
+/// As `larder status | head -1`, and as with `2>&1` before it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_pipe_is_no_failure() {
+    let watched = Watched::start().await;
+    let admin = watched.serving.admin.to_string();
+    for (args, code) in [
+        (&["status"][..], Some(0)),
+        (&["status", "--format", "json"], Some(0)),
+        (&["status", "--watch"], Some(0)),
+        (&["explain", "tags", "x"], Some(0)),
+        (&["check"], Some(0)),
+        (&["check", "--list"], Some(0)),
+        (&["config", "--example"], Some(0)),
+        (&["install", "--print"], Some(0)),
+        (&["prune"], Some(0)),
+        (&["init", "--output", "-"], Some(0)),
+        (&["explain", "none", "x"], Some(1)),
+    ] {
+        let all = [&["--admin", &admin], args].concat();
+        for error in [Stdio::piped(), closed_pipe()] {
+            let mut larder = command(watched.directory.path(), Some(&watched.url), &all);
+            let larder = larder.stdout(closed_pipe()).stderr(error).spawn().unwrap();
+            let ended = timeout(COMMAND_TIMEOUT, larder.wait_with_output()).await;
+            let output = ended.expect("it hangs").unwrap();
+            let told = stderr(&output);
+            assert_eq!(output.status.code(), code, "{args:?}: {told}");
+            assert!(!told.contains("pipe"), "{args:?}: {told}");
+        }
+    }
+}
+
+/// The end of a pipe that nobody reads.
+fn closed_pipe() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
 }

@@ -16,7 +16,7 @@ use crate::harness::eventually;
 use crate::harness::raw_http::fetch;
 
 /// No command takes longer, however busy the machine.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// `larder` with `args` in `directory`; of the environment only the path is left.
 pub(crate) fn command(directory: &Path, url: Option<&str>, args: &[&str]) -> Command {
