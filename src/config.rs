@@ -45,6 +45,7 @@ use crate::resource::definition::{Mistake, ResourceDefinition, Tiers};
 use crate::server::Limits;
 use crate::server::tls::TlsConfig;
 use crate::source::SourceConfig;
+use crate::unseen::escaped;
 
 /// The file that is read if none is named.
 const DEFAULT_FILE: &str = "larder.toml";
@@ -156,7 +157,10 @@ impl From<Mistake> for ConfigError {
 
 impl ConfigError {
     fn lines(&self) -> String {
-        let lines: Vec<String> = self.mistakes.iter().map(ToString::to_string).collect();
+        let mistakes = self.mistakes.iter();
+        let lines: Vec<String> = mistakes
+            .map(|mistake| escaped(&mistake.to_string()))
+            .collect();
         lines.join("\n")
     }
 }

@@ -4,18 +4,21 @@
 
 use std::error::Error;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 
+use tracing::Subscriber;
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{MakeVisitor, VisitFmt, VisitOutput};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{Layer, Registry};
 
-use crate::unseen::escaped;
+use crate::unseen::{escaped, escaped_json};
 
 /// The level if no filter is configured.
 const DEFAULT_LEVEL: LevelFilter = LevelFilter::INFO;
@@ -102,17 +105,9 @@ impl LogLevel {
 pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     let (filter, ignored) = initial_filter(config)?;
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    let lines = match config.format {
-        LogFormat::Human => lines
-            .with_ansi(config.ansi)
-            .fmt_fields(EscapedFields)
-            .boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    };
     tracing_subscriber::registry()
         .with(filter)
-        .with(lines)
+        .with(lines(config.format, config.ansi, io::stderr))
         .try_init()?;
     if let Some(ignored) = ignored {
         tracing::warn!(
@@ -123,6 +118,31 @@ pub fn init(config: &TelemetryConfig) -> Result<LogLevel, TelemetryError> {
     Ok(LogLevel {
         handle: Arc::new(handle),
     })
+}
+
+/// Writes a line for each event. Both formats escape what a terminal would obey or not show.
+fn lines<S, W>(
+    format: LogFormat,
+    ansi: bool,
+    writer: impl Fn() -> W + Send + Sync + 'static,
+) -> Box<dyn Layer<S> + Send + Sync>
+where
+    S: Subscriber + for<'s> LookupSpan<'s>,
+    W: io::Write + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer();
+    match format {
+        LogFormat::Human => lines
+            .with_writer(writer)
+            .with_ansi(ansi)
+            .fmt_fields(EscapedFields)
+            .boxed(),
+        LogFormat::Json => lines
+            .json()
+            .flatten_event(true)
+            .with_writer(move || EscapedJson(writer()))
+            .boxed(),
+    }
 }
 
 /// Writes the message and the fields of a text line. Both may have text of the database or of a client: no line break in it
@@ -169,6 +189,21 @@ impl VisitOutput<fmt::Result> for EscapedVisitor<'_> {
 impl VisitFmt for EscapedVisitor<'_> {
     fn writer(&mut self) -> &mut dyn fmt::Write {
         self.0.writer()
+    }
+}
+
+/// Writes JSON lines with their text escaped. What is written at once are whole lines.
+struct EscapedJson<W>(W);
+
+impl<W: io::Write> io::Write for EscapedJson<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let lines = escaped_json(&String::from_utf8_lossy(bytes));
+        self.0.write_all(lines.as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
     }
 }
 
@@ -273,14 +308,10 @@ mod tests {
     }
 
     /// The line of an event whose message and fields have `text`.
-    fn line(text: &str) -> String {
+    fn line(text: &str, format: LogFormat) -> String {
         let lines = Arc::new(Mutex::new(Vec::new()));
-        let writer = Arc::clone(&lines);
-        let layer = tracing_subscriber::fmt::layer()
-            .with_writer(move || Lines(Arc::clone(&writer)))
-            .with_ansi(false)
-            .without_time()
-            .fmt_fields(EscapedFields);
+        let writer = Lines(Arc::clone(&lines));
+        let layer = super::lines(format, false, move || writer.clone());
         let subscriber = tracing_subscriber::registry().with(layer);
         tracing::subscriber::with_default(subscriber, || {
             let error = std::io::Error::other(text);
@@ -291,6 +322,7 @@ mod tests {
         String::from_utf8(lines.clone()).unwrap()
     }
 
+    #[derive(Clone)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
     impl std::io::Write for Lines {
@@ -303,13 +335,26 @@ mod tests {
         }
     }
 
+    const HOSTILE: &str = "x\n2026-01-01 ERROR forged \u{202e}\u{1b}[2J";
+
     #[test]
     fn a_text_forges_no_line_and_a_terminal_obeys_none() {
-        let line = line("x\n2026-01-01 ERROR forged \u{202e}\u{1b}[2J");
+        let line = line(HOSTILE, LogFormat::Human);
+        let (_time, line) = line.split_once(' ').unwrap();
         let text = r"x\n2026-01-01 ERROR forged \u{202e}\u{1b}[2J";
         let head = "ERROR larder::telemetry::tests:";
         let fields = format!(r#"shown={text} debug="{text}" string="{text}" error={text}"#);
         assert_eq!(line, format!("{head} refused: {text} {fields}\n"));
+    }
+
+    #[test]
+    fn a_terminal_obeys_no_json_line() {
+        let line = line(HOSTILE, LogFormat::Json);
+        assert!(line.ends_with("}\n") && line.matches('\n').count() == 1);
+        assert!(!line.contains(['\u{202e}', '\u{1b}']), "{line}");
+        let read: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["message"], format!("refused: {HOSTILE}"));
+        assert_eq!(read["string"], HOSTILE);
     }
 
     #[test]

@@ -3,9 +3,15 @@
 //! The program that reads it may end before all is printed, as `head` does. That is no failure: nothing more is printed, and
 //! the exit code is that of the command.
 
+use std::error::Error;
 use std::io::{ErrorKind, Write};
 
 use anyhow::Context;
+
+use crate::commands::check::QueryErrors;
+use crate::config::ConfigError;
+use crate::source::embedded::EmbeddedError;
+use crate::unseen::escaped;
 
 /// Writes `text` to `out`. Returns whether `out` is still read.
 ///
@@ -21,7 +27,23 @@ pub(super) fn print(out: &mut impl Write, text: &str) -> anyhow::Result<bool> {
 
 /// Writes to stderr why a command fails. If stderr is closed, nobody can be told.
 pub fn print_error(error: &anyhow::Error) {
-    drop(writeln!(std::io::stderr(), "larder: {error:#}"));
+    drop(writeln!(std::io::stderr(), "larder: {}", shown(error)));
+}
+
+/// What a terminal shows of an error. It may contain names and messages of the database: no line break in them begins a
+/// line, and a terminal obeys none of it.
+pub(super) fn shown(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    // These have lines of their own: a mistake each, or the end of a log.
+    let has_lines = |cause: &(dyn Error + 'static)| {
+        cause.is::<ConfigError>() || cause.is::<QueryErrors>() || cause.is::<EmbeddedError>()
+    };
+    if error.chain().any(has_lines) {
+        let lines: Vec<String> = text.lines().map(escaped).collect();
+        lines.join("\n")
+    } else {
+        escaped(&text)
+    }
 }
 
 #[cfg(test)]
@@ -29,6 +51,7 @@ mod tests {
     use std::io;
 
     use super::*;
+    use crate::resource::definition::{Mistake, Place};
 
     struct Failing(ErrorKind);
 
@@ -40,6 +63,27 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn an_error_forges_no_line_and_a_terminal_obeys_none() {
+        let name = "no\ndb\u{1b}[2J\u{202e}";
+        let seen = r"no\ndb\u{1b}[2J\u{202e}";
+        let error = anyhow::anyhow!("{name}").context(name);
+        assert_eq!(shown(&error), format!("{seen}: {seen}"));
+        let mistakes = ["a", "b"].map(|key| Mistake {
+            place: Place {
+                origin: "larder.toml".into(),
+                line: 1,
+                key: key.to_owned(),
+            },
+            message: name.to_owned(),
+        });
+        let error = ConfigError {
+            mistakes: mistakes.into(),
+        };
+        let expected = format!("larder.toml:1: a: {seen}\nlarder.toml:1: b: {seen}");
+        assert_eq!(shown(&error.into()), expected);
     }
 
     #[test]

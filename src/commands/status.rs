@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cli::{StatusArgs, StatusFormat};
 use crate::commands::admin::AdminClient;
-use crate::commands::output::{print, print_error};
+use crate::commands::output::{print, print_error, shown};
 use crate::config::Config;
 use crate::unseen::escaped;
 
@@ -99,19 +99,19 @@ async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()>
                 return last;
             }
         };
-        let shown = match &asked {
+        let text = match &asked {
             Ok(report) => text(client, report, format)?,
-            Err(error) => format!("{error:#}\n"),
+            Err(error) => format!("{}\n", shown(error)),
         };
         let printed = match (is_screen, format, &asked) {
-            (true, ..) => screen(&shown, is_first),
+            (true, ..) => screen(&text, is_first),
             // What reads the lines expects JSON.
             (false, StatusFormat::Json, Err(error)) => {
                 print_error(error);
                 String::new()
             }
-            (false, StatusFormat::Human, _) if !is_first => format!("\n{shown}"),
-            (false, ..) => shown,
+            (false, StatusFormat::Human, _) if !is_first => format!("\n{text}"),
+            (false, ..) => text,
         };
         is_first = false;
         last = asked.and_then(|report| Ok(report.readiness.map(drop)?));

@@ -31,6 +31,7 @@ use crate::http::request::{RequestTarget, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
 use crate::telemetry::LogLevel;
+use crate::unseen::escaped;
 
 /// `/readyz` waits for the disk tier for at most this time after the start.
 const DISK_WAIT: Duration = Duration::from_secs(5);
@@ -114,9 +115,13 @@ async fn readyz(State(admin): State<Admin>) -> Response {
         None => {
             let others = admin.cache.unready_resources().into_iter();
             let others = others.map(|reason| format!(", but {reason}"));
-            format!("ready{}\n", others.collect::<String>()).into_response()
+            let ready = format!("ready{}", others.collect::<String>());
+            format!("{}\n", escaped(&ready)).into_response()
         }
-        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+        Some(reason) => {
+            let reason = escaped(&reason);
+            (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response()
+        }
     }
 }
 

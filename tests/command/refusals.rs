@@ -102,6 +102,54 @@ async fn an_unknown_role_and_a_closed_database_are_told() {
     contains(&told, &["42501", "grant connect on database"]);
 }
 
+/// Whoever may create a table chooses its name, and an operator's terminal shows it.
+const HOSTILE: &str = "odd\u{1b}[2J\u{202e}\nx";
+const HOSTILE_TOML: &str = r#""odd\u001b[2J\u202e\nx""#;
+const HOSTILE_SHOWN: &str = r"odd\u{1b}[2J\u{202e}\nx";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_obeys_no_name_in_readiness() {
+    let url = TestCluster::database().await.url;
+    let table = format!("{SCHEMA}; create table \"{HOSTILE}\" (id int primary key)");
+    execute(&url, &table).await;
+    let odd = format!("[[resource]]\nname = 'odd'\ntable = {HOSTILE_TOML}\n");
+    let directory = configured(&format!("{ITEMS}{odd}"));
+    let before = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    before.ready().await;
+    assert_eq!(before.terminate().await.code(), Some(0));
+    execute(&url, &format!("drop table \"{HOSTILE}\"")).await;
+    let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    eventually("that one resource does not fit", async || {
+        let answer = fetch(serving.admin, "GET", "/readyz").await;
+        let is_told = answer.body.contains("but resource odd: ");
+        assert!(
+            !is_told || answer.body.contains(HOSTILE_SHOWN),
+            "{answer:?}"
+        );
+        is_told.then_some(())
+    })
+    .await;
+    assert_eq!(serving.terminate().await.code(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_obeys_no_name_in_an_error() {
+    let url = TestCluster::database().await.url;
+    let directory = configured(&format!(
+        "[[resource]]\nname = 'odd'\ntable = {HOSTILE_TOML}\n"
+    ));
+    let absent = refused(directory.path(), &url, &["install"], 78).await;
+    contains(&absent, &["larder.toml:3: ", HOSTILE_SHOWN]);
+    let unknown = format!("{url}%0Alarder:%1B%5B2J");
+    let unknown = refused(directory.path(), &unknown, &["install"], 1).await;
+    contains(&unknown, &[r"\nlarder:\u{1b}[2J"]);
+    for told in [absent, unknown] {
+        assert!(!told.contains(['\u{1b}', '\u{202e}']), "{told}");
+        let begun = told.lines().filter(|line| line.starts_with("larder:"));
+        assert_eq!(begun.count(), 1, "{told}");
+    }
+}
+
 /// Each step of an installation by a role that may do nothing names what it needs.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_missing_privilege_names_its_grant() {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use crate::check::queries::{FILE_BYTES_MAX, QueryError, split};
 use crate::check::question::UserStatement;
+use crate::unseen::escaped;
 
 /// Files of statements that can't be checked: wrong usage. A line for each mistake.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -13,7 +14,8 @@ use crate::check::question::UserStatement;
 pub struct QueryErrors(pub Vec<QueryError>);
 
 fn lines(errors: &[QueryError]) -> String {
-    let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    let errors = errors.iter();
+    let lines: Vec<String> = errors.map(|error| escaped(&error.to_string())).collect();
     lines.join("\n")
 }
 

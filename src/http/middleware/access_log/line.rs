@@ -10,6 +10,7 @@ use serde::{Serialize, Serializer};
 use crate::auth::config::MASK;
 use crate::http::middleware::access_log::AccessLogFormat;
 use crate::resource::page::PARAMETERS;
+use crate::unseen::escaped_json;
 
 /// Longer texts are cut.
 const TEXT_BYTES_MAX: usize = 1 << 10;
@@ -44,7 +45,10 @@ impl LogLine {
     pub(super) fn write(&self, format: AccessLogFormat, out: &mut String) {
         match format {
             // Texts and numbers always serialise.
-            AccessLogFormat::Json => out.push_str(&simd_json::to_string(self).unwrap_or_default()),
+            AccessLogFormat::Json => {
+                let json = simd_json::to_string(self).unwrap_or_default();
+                out.push_str(&escaped_json(&json));
+            }
             AccessLogFormat::Combined => self.write_combined(out),
         }
         out.push('\n');
@@ -184,11 +188,17 @@ mod tests {
 
     #[test]
     fn a_json_line_reads_back() {
-        let text = written(&line(), AccessLogFormat::Json);
+        let line = LogLine {
+            referer: Some("\u{202e}\u{9b}".to_owned()),
+            ..line()
+        };
+        let text = written(&line, AccessLogFormat::Json);
         assert!(text.ends_with("}\n") && text.matches('\n').count() == 1);
+        assert!(text.contains(r"\u202e\u009b"), "{text}");
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read["time"], "2026-11-22T12:00:00.000000Z");
         assert_eq!(read["agent"], "a \"quoted\"\nagent é");
+        assert_eq!(read["referer"], "\u{202e}\u{9b}");
         assert_eq!(read["cache"], "larder; hit; detail=memory");
         assert_eq!(read["bytes"], 1_650);
         assert_eq!(read["user"], serde_json::Value::Null);
