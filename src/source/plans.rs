@@ -34,7 +34,7 @@ pub use crate::source::plans::patterns::matching_tables;
 use crate::source::plans::references::read_references;
 use crate::source::plans::statements::read_statements;
 use crate::source::plans::tables::read_shapes;
-use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError};
+use crate::source::{INSUFFICIENT_PRIVILEGE, SourceError, message_of};
 
 /// What is before the text of a statement.
 const PREPARE: &str = "prepare larder_checked as";
@@ -256,7 +256,7 @@ impl Refusal {
         let is_of_statement =
             error.code().starts_with("42") && error.code() != INSUFFICIENT_PRIVILEGE;
         Self {
-            message: error.message().to_owned(),
+            message: message_of(error),
             is_of_statement,
             place,
         }

@@ -345,6 +345,16 @@ async fn what_does_not_prepare_is_rejected_with_its_place() {
     assert!(check(&url, "select * from visit").await.rejected.is_empty());
 }
 
+/// PostgreSQL's message repeats the value.
+#[tokio::test]
+async fn a_long_message_is_cut() {
+    let url = TestCluster::database().await.url;
+    let statement = format!("select '{}'::int", "x".repeat(100_000));
+    let report = check(&url, &statement).await;
+    let reason = &report.unchecked[0].reason;
+    assert!(reason.contains("xxx") && reason.len() < 2_000, "{reason}");
+}
+
 /// With hypopg only advice that halves the cost is given. It is tried where the extension can be installed.
 #[tokio::test]
 async fn hypothetical_indexes_prove_advice() {
