@@ -247,7 +247,10 @@ const MESSAGE_BYTES_MAX: usize = 1000;
 
 /// PostgreSQL's message; the beginning of it if it is long.
 fn message_of(error: &dyn DatabaseError) -> String {
-    let message = error.message();
+    beginning(error.message())
+}
+
+fn beginning(message: &str) -> String {
     let end = message.floor_char_boundary(MESSAGE_BYTES_MAX);
     match message.get(..end) {
         Some(beginning) if end < message.len() => format!("{beginning}…"),

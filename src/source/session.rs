@@ -23,7 +23,7 @@ pub(in crate::source) use crate::source::session::identity::{
 };
 use crate::source::session::settings::Settings;
 use crate::source::session::url::ConnectionUrl;
-use crate::source::{SourceError, TOO_MANY_CONNECTIONS, message_of};
+use crate::source::{SourceError, TOO_MANY_CONNECTIONS, beginning};
 
 /// A step of opening a connection may take 800 ms. The time is counted in polls of 100 ms: a thread that serves
 /// thousands of clients may come late to a response that has arrived in time, and then still gets its poll.
@@ -233,7 +233,7 @@ impl Database {
         let (mut first, process) = self.open_direct(&settings, StepTimeout::Short).await?;
         let (mut second, _) = self.open_direct(&settings, StepTimeout::Short).await?;
         let begun = raw_sql("begin").execute(&mut second).await;
-        begun.map_err(|error| refusal(&error, "transactions were refused"))?;
+        begun.map_err(|error| self.refusal(&error, "transactions were refused"))?;
         let is_other = server_process(&mut second).await? == process
             || match within_connect_timeout(server_process(&mut first)).await {
                 Some(now) => now? != process,
@@ -268,7 +268,7 @@ impl Database {
     /// Why no host of the URL could be connected to.
     pub async fn connect_plain(&self) -> Result<PgConnection, SourceError> {
         let connecting = self.connect_to_first(|options| options, StepTimeout::Unbounded);
-        connecting.await.map_err(|error| unavailable(&error))
+        connecting.await.map_err(|error| self.unavailable(&error))
     }
 
     /// Connects to the first host of the URL that accepts the connection, as libpq does: a host that refuses the
@@ -337,7 +337,7 @@ impl Database {
             let uncached = |options: PgConnectOptions| options.statement_cache_capacity(0);
             let connection = self.connect_to_first(uncached, timeout).await;
             return Ok(Session::new(
-                connection.map_err(|error| unavailable(&error))?,
+                connection.map_err(|error| self.unavailable(&error))?,
                 None,
             ));
         }
@@ -345,7 +345,7 @@ impl Database {
         timeout
             .limit(raw_sql(KEEP_HEAP).execute(&mut connection))
             .await
-            .map_err(|error| unavailable(&error))?;
+            .map_err(|error| self.unavailable(&error))?;
         Ok(Session::new(connection, Some(process)))
     }
 
@@ -358,11 +358,34 @@ impl Database {
         let name = Uuid::new_v4();
         let with_settings = |options: PgConnectOptions| options.options(settings.options(name));
         let opened = self.connect_to_first(with_settings, timeout).await;
-        let mut connection = opened.map_err(|error| startup_error(&error))?;
+        let by_pooler = "startup parameters were refused";
+        let mut connection = opened.map_err(|error| self.refusal(&error, by_pooler))?;
         let checked = async { Ok(settings.set_and_check(&mut connection, name).await) };
         let checked = timeout.limit(checked).await;
-        let process = checked.map_err(|error| unavailable(&error))??;
+        let process = checked.map_err(|error| self.unavailable(&error))??;
         Ok((connection, process))
+    }
+
+    /// While a connection is being opened, every error means that PostgreSQL cannot be reached, does not let larder in, or has
+    /// too many connections.
+    fn unavailable(&self, error: &sqlx::Error) -> SourceError {
+        let Some(refusal) = error.as_database_error() else {
+            return SourceError::Unavailable(error.to_string());
+        };
+        let message = beginning(&self.url.masked(refusal.message()));
+        if has_code(error, TOO_MANY_CONNECTIONS) {
+            return SourceError::TooManyConnections(message);
+        }
+        login::refusal(refusal, &message).unwrap_or(SourceError::Unavailable(message))
+    }
+
+    /// The meaning of an error where only a pooler refuses what larder sent.
+    fn refusal(&self, error: &sqlx::Error, by_pooler: &'static str) -> SourceError {
+        if has_code(error, PROTOCOL_VIOLATION) {
+            SourceError::Pooler(by_pooler)
+        } else {
+            self.unavailable(error)
+        }
     }
 
     /// Begins a transaction behind a pooler, which keeps only a transaction on one server connection. The transaction
@@ -428,31 +451,6 @@ impl StepTimeout {
                 Err(sqlx::Error::Io(error))
             }),
         }
-    }
-}
-
-/// While a connection is being opened, every error means that PostgreSQL cannot be reached, does not let larder in, or has
-/// too many connections.
-fn unavailable(error: &sqlx::Error) -> SourceError {
-    match error.as_database_error() {
-        Some(refusal) if has_code(error, TOO_MANY_CONNECTIONS) => {
-            SourceError::TooManyConnections(message_of(refusal))
-        }
-        _ => login::refusal(error).unwrap_or_else(|| SourceError::Unavailable(error.to_string())),
-    }
-}
-
-/// The meaning of an error that the server, or a pooler before it, returned to the startup message.
-fn startup_error(error: &sqlx::Error) -> SourceError {
-    refusal(error, "startup parameters were refused")
-}
-
-/// The meaning of an error where only a pooler refuses what larder sent.
-fn refusal(error: &sqlx::Error, by_pooler: &'static str) -> SourceError {
-    if has_code(error, PROTOCOL_VIOLATION) {
-        SourceError::Pooler(by_pooler)
-    } else {
-        unavailable(error)
     }
 }
 

@@ -51,6 +51,11 @@ async fn who_is_not_let_in_is_told_why() {
             "check the user and the password",
         ),
         (
+            format!("postgres://larder%3A{password}@{server}"),
+            "28000",
+            "user \"larder:***\"",
+        ),
+        (
             format!("postgres://other:wrong@{server}"),
             "28000",
             "pg_hba.conf",

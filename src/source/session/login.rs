@@ -3,9 +3,10 @@
 //! The messages of PostgreSQL are translated, so the cause is told by the SQLSTATE and, where one has several causes, by the
 //! function of PostgreSQL that raised it (auth.c, miscinit.c and postinit.c; the names are the same since PostgreSQL 9).
 
+use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 
-use crate::source::{SourceError, message_of};
+use crate::source::SourceError;
 
 /// The refusals: SQLSTATE, the function that raises it (empty: any), and what to do.
 const REFUSALS: [(&str, &str, &str); 7] = [
@@ -48,15 +49,15 @@ const REFUSALS: [(&str, &str, &str); 7] = [
 ];
 
 /// The meaning of `error`, which PostgreSQL returned while a connection was being opened, if it does not let larder in.
-pub(super) fn refusal(error: &sqlx::Error) -> Option<SourceError> {
-    let database = error.as_database_error()?;
-    let code = database.code()?;
-    let postgres = database.try_downcast_ref::<PgDatabaseError>();
+/// `message` is what may be told of its message.
+pub(super) fn refusal(error: &dyn DatabaseError, message: &str) -> Option<SourceError> {
+    let code = error.code()?;
+    let postgres = error.try_downcast_ref::<PgDatabaseError>();
     let routine = postgres.and_then(PgDatabaseError::routine);
     Some(SourceError::Login {
         remedy: remedy(&code, routine.unwrap_or_default())?,
         code: code.into_owned(),
-        message: message_of(database),
+        message: message.to_owned(),
     })
 }
 

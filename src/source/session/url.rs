@@ -84,6 +84,9 @@ pub struct ConnectionUrl {
     user: String,
 }
 
+/// The longest name of a role (`NAMEDATALEN` - 1 in PostgreSQL's source).
+const ROLE_BYTES_MAX: usize = 63;
+
 type Parameters = BTreeMap<&'static str, String>;
 
 /// Parameters whose empty value libpq refuses; it takes that of others for none.
@@ -135,6 +138,18 @@ impl ConnectionUrl {
     /// The user that connects.
     pub fn user(&self) -> &str {
         &self.user
+    }
+
+    /// A message of PostgreSQL without what follows a colon in the user, which may be a password whose colon was encoded.
+    pub(super) fn masked(&self, message: &str) -> String {
+        let Some((name, _)) = self.user.split_once(':') else {
+            return message.to_owned();
+        };
+        // PostgreSQL may have cut a long name.
+        let cut = self.user.floor_char_boundary(ROLE_BYTES_MAX);
+        let cut = self.user.get(..cut).unwrap_or_default();
+        let masked = format!("{name}:***");
+        message.replace(&self.user, &masked).replace(cut, &masked)
     }
 
     /// Where it leads, without credentials: `user@host:port,host:port/database`. What follows a colon in the user may be a

@@ -276,6 +276,23 @@ fn urls_that_psql_accepts_name_the_same_servers() {
     assert!(refusal("postgres://h/x?options=-e").contains("options"));
 }
 
+/// As the password in `postgres://app%3As3cret@host`, whose colon should not have been encoded.
+#[test]
+fn messages_show_no_password_that_the_user_contains() {
+    let masked = |user: &str, message: &str| {
+        let url = format!("postgres://{}@h/x", user.replace(':', "%3A"));
+        ConnectionUrl::parse(&url).unwrap().masked(message)
+    };
+    let message = "password authentication failed for user \"app:s3cret\"";
+    let shown = "password authentication failed for user \"app:***\"";
+    assert_eq!(masked("app:s3cret", message), shown);
+    assert_eq!(masked("app", message), message);
+    let long = format!("app:{}", "s3cret".repeat(20));
+    for sent in [&long, &long[..63]] {
+        assert_eq!(masked(&long, &message.replace("app:s3cret", sent)), shown);
+    }
+}
+
 #[test]
 fn a_service_defines_what_the_url_does_not() {
     let directory = tempfile::tempdir().unwrap();
