@@ -33,15 +33,17 @@ pub(super) fn check_head(head: RequestHead<'_>) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Whether `value` consists of what a host may have, and ends with a port if with anything (RFC 3986, section 3.2).
+/// Whether `value` is a name, or an address, in brackets if it has colons, with a port or without (RFC 3986, section 3.2).
 fn is_host(value: &[u8]) -> bool {
-    let may_have =
-        |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=:[]".contains(byte);
-    let mut parts = value.rsplit(|byte| *byte == b':');
-    let last = parts.next().unwrap_or_default();
-    let ends_well =
-        parts.next().is_none() || last.ends_with(b"]") || last.iter().all(u8::is_ascii_digit);
-    value.iter().all(may_have) && ends_well
+    let colon = value.iter().rposition(|byte| *byte == b':');
+    let colon = colon.filter(|_| !value.ends_with(b"]"));
+    let (host, port) = value.split_at(colon.unwrap_or(value.len()));
+    let may_have = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(byte);
+    let is_host = match host {
+        [b'[', address @ .., b']'] => address.iter().all(|byte| *byte == b':' || may_have(byte)),
+        name => name.iter().all(may_have),
+    };
+    is_host && port.iter().skip(1).all(u8::is_ascii_digit)
 }
 
 #[cfg(test)]
@@ -78,6 +80,12 @@ mod tests {
             ("a.example:", true),
             ("[::1]", true),
             ("[fe80::1%25eth0]:80", true),
+            ("localhost:80:80", false),
+            ("[::1]:80:80", false),
+            ("[::1]80", false),
+            ("[::1", false),
+            ("::1", false),
+            ("a]", false),
             ("user@a.example", false),
             ("a.example, b.example", false),
             ("a.example/items", false),
