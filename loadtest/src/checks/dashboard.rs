@@ -133,6 +133,7 @@ async fn check(
     load.stop()?;
     costs_little(browser, guarded).await?;
     first_paint(browser, open.config.admin, "2 resources", PAINT_MAX).await?;
+    lost_feed_is_told(browser).await?;
     let pages = [("127.0.0.1", same_site), ("localhost", cross_site)];
     for (host, address) in pages {
         hostile_page_changes_nothing(browser, open, host, address).await?;
@@ -479,6 +480,23 @@ async fn costs_little(browser: &Browser, larder: &Larder) -> anyhow::Result<()> 
         CORE_SHARE_MAX * 100.0
     );
     ensure!(share <= CORE_SHARE_MAX, "too much");
+    Ok(())
+}
+
+/// While the feed is lost, reads may be lost, too, although none has failed yet.
+async fn lost_feed_is_told(browser: &Browser) -> anyhow::Result<()> {
+    let shown = "const overview = new URL('overview.js', document.baseURI).href;
+        return Promise.all([import(overview), fetch('status').then((answer) => answer.json())])
+            .then(([{ showFacts }, status]) => {
+                status.feed.lost = 'refused';
+                showFacts(status, { requests: 0, hitRatio: null });
+                const facts = document.querySelector('#facts').textContent;
+                return facts.includes('no failure yet') && !facts.includes('reachable');
+            })";
+    browser
+        .until("that reads may be lost with the feed", shown)
+        .await?;
+    println!("PostgreSQL is not called reachable while the feed is lost");
     Ok(())
 }
 

@@ -60,7 +60,10 @@ fn source(status: &Value) -> Option<String> {
     let source = status["source"].as_object()?;
     let lost = |name: &str| source.get(name).and_then(string);
     let mut parts = Vec::new();
+    let feed_lost = status["feed"]["lost"].is_string();
     match (lost("reads_lost"), lost("writes_lost")) {
+        // Requests may not have needed PostgreSQL since then.
+        (None, None) if feed_lost => parts.push("no read or write has failed yet".to_owned()),
         (None, None) => parts.push("reads and writes work".to_owned()),
         (reads, writes) => {
             parts.extend(reads.map(|reason| format!("reads are lost: {reason}")));
@@ -279,6 +282,23 @@ x            no        0          -          0    -  no table
 depts       yes       10     90.0 %         10    3
 ";
         assert_eq!(text("larder at a: not ready", &status), expected);
+    }
+
+    /// Reads are known to be lost when one has failed.
+    #[test]
+    fn while_the_feed_is_lost_reads_are_not_said_to_work() {
+        let told = |lost: Option<&str>| {
+            text(
+                "t",
+                &json!({"feed": {"fresh": true, "lost": lost}, "source": {}}),
+            )
+        };
+        assert!(told(None).contains("\nPostgreSQL  reads and writes work\n"));
+        let told = told(Some("refused"));
+        assert!(
+            told.contains("\nPostgreSQL  no read or write has failed yet\n"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -73,8 +73,10 @@ function makeCards() {
   };
 }
 
-function reachable(lost) {
-  return lost == null ? "reachable" : element("span", { class: "bad" }, "lost");
+// Of reads or writes; while the feed is lost, they may be lost, too, and no request has noticed it yet.
+function reachable(lost, isFeedLost) {
+  if (lost != null) return element("span", { class: "bad" }, "lost");
+  return isFeedLost ? "no failure yet" : "reachable";
 }
 
 function feed(status) {
@@ -144,9 +146,10 @@ export function showFacts(status, now) {
     count(sum("too_many_requests") + status.requests_refused),
   );
   const { source, feed: { log } } = status;
+  const isFeedLost = status.feed.lost != null;
   cards.source.show(
-    reachable(source.reads_lost),
-    reachable(source.writes_lost),
+    reachable(source.reads_lost, isFeedLost),
+    reachable(source.writes_lost, isFeedLost),
     feed(status),
     connections(source),
     count(status.source_waiting_keys),
