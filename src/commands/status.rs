@@ -21,6 +21,10 @@ use crate::unseen::escaped;
 /// `--watch` asks once in this time.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Turns off and on that a terminal wraps lines (DECAWM; VT510 manual, chapter 5).
+const NO_WRAP: &str = "\x1b[?7l";
+const WRAP: &str = "\x1b[?7h";
+
 /// larder responds, but is not ready.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("not ready: {0}")]
@@ -104,7 +108,12 @@ async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()>
             Err(error) => format!("{}\n", shown(error)),
         };
         let printed = match (is_screen, format, &asked) {
-            (true, ..) => screen(&text, is_first),
+            (true, ..) => {
+                let size = tcgetwinsize(stdout());
+                let (rows, columns) =
+                    size.map_or((0, 0), |size| (size.ws_row.into(), size.ws_col.into()));
+                screen(&text, rows, columns, is_first)
+            }
             // What reads the lines expects JSON.
             (false, StatusFormat::Json, Err(error)) => {
                 print_error(error);
@@ -122,14 +131,14 @@ async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()>
 }
 
 /// What shows `text` on a terminal from its first line on, as far as there is room, in place of what is there.
-fn screen(text: &str, is_first: bool) -> String {
-    let size = tcgetwinsize(stdout());
-    let (rows, columns) = size.map_or((0, 0), |size| (size.ws_row.into(), size.ws_col.into()));
+///
+/// The terminal does not wrap lines meanwhile: it alone knows how many columns a character takes.
+fn screen(text: &str, rows: usize, columns: usize, is_first: bool) -> String {
     // Clears the rest of each line and of the screen, so that nothing flickers.
     let clear = if is_first { "\x1b[2J" } else { "" };
     let lines = fitted(text, rows, columns).into_iter();
     let lines: String = lines.map(|line| format!("{line}\x1b[K\n")).collect();
-    format!("{clear}\x1b[H{lines}\x1b[J")
+    format!("{NO_WRAP}{clear}\x1b[H{lines}\x1b[J{WRAP}")
 }
 
 /// The lines of `text` that a terminal has room for; 0 is a size that is not known.
@@ -153,6 +162,13 @@ fn fitted(text: &str, rows: usize, columns: usize) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A wide character takes two columns, and the line would go on in the next.
+    #[test]
+    fn a_terminal_does_not_wrap_lines() {
+        let shown = screen("日本語\n", 5, 4, false);
+        assert_eq!(shown, "\x1b[?7l\x1b[H日本語\x1b[K\n\x1b[J\x1b[?7h");
+    }
 
     #[test]
     fn a_terminal_shows_the_first_lines() {
