@@ -24,7 +24,6 @@ use crate::http::negotiate::{accepts_json, preferred_encoding};
 use crate::http::problem::Problem;
 use crate::http::range::{RangeRequest, requested_range};
 use crate::http::scope::scope_of;
-use crate::resource::key::KeyShape;
 use crate::resource::{Resource, ResourceId};
 use crate::source::token::Token;
 
@@ -315,18 +314,6 @@ impl<'r> Request<'r> {
         decoded(self.uri.path().get(name..value - 1).unwrap_or_default())
     }
 
-    /// The name of the resource as it stands in the path, percent-encoded if the client has sent it so.
-    pub(super) fn resource_name(&self) -> &'r str {
-        let path = self.uri.path();
-        let rest = path.strip_prefix('/').unwrap_or(path);
-        split_segment(rest).map_or(rest, |(name, _)| name)
-    }
-
-    /// The path of the document of `key`.
-    pub(super) fn document_path(&self, shape: &KeyShape, key: &str) -> String {
-        document_path(self.resource_name(), shape, key)
-    }
-
     /// What follows `?`.
     pub(super) fn query(&self) -> &'r str {
         self.uri.query().unwrap_or_default()
@@ -434,12 +421,14 @@ impl<'r> Request<'r> {
 }
 
 /// The path of the document of `key`. `name` is the name of the resource, percent-encoded.
-pub(super) fn document_path(name: &str, shape: &KeyShape, key: &str) -> String {
+pub(super) fn document_path(resource: &Resource, key: &str) -> String {
+    // No character of a resource's name needs to be percent-encoded.
+    let name = &resource.name;
     let mut path = String::with_capacity(name.len() + key.len() + 2);
     path.push('/');
     path.push_str(name);
     path.push('/');
-    shape.encode_to(key, &mut path);
+    resource.key.encode_to(key, &mut path);
     path
 }
 

@@ -28,7 +28,6 @@ pub(super) async fn write_documents(
 ) -> Result<Response<Body>, Problem> {
     let documents = &state.documents;
     let resource = documents.resource(id)?;
-    let name = request.resource_name();
     let inserts = *request.method == Method::POST && part == TargetPart::Collection;
     if inserts && resource.writable.is_ok() {
         let framing;
@@ -41,7 +40,6 @@ pub(super) async fn write_documents(
                 request,
                 id,
                 resource,
-                name,
             };
             return bulk.insert(framing, body).await;
         }
@@ -53,7 +51,6 @@ pub(super) async fn write_documents(
         id,
         resource,
         part,
-        name,
     };
     let body = state.bodies.hold(body, request.client());
     write.write(body).await

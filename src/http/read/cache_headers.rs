@@ -11,6 +11,9 @@ const NO_CACHE: &str = "no-cache";
 const STALE_WARNING: HeaderValue = HeaderValue::from_static("110 larder \"Response is Stale\"");
 /// Names by which shared caches purge several responses; Fastly and Varnish use this header.
 const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
+/// `Cache-Status` of most responses. The compiler checks the characters of a constant; those of the others are checked for
+/// each response.
+const MEMORY_HIT: HeaderValue = HeaderValue::from_static("larder; hit; detail=memory");
 /// The placeholder for the key in a resource's surrogate keys.
 const KEY: &str = "{key}";
 
@@ -144,7 +147,7 @@ pub(in crate::http) fn detail(provenance: Provenance) -> &'static str {
 /// The value of `Cache-Status` (RFC 9211).
 fn cache_status(provenance: Provenance) -> HeaderValue {
     HeaderValue::from_static(match provenance {
-        Provenance::Memory => "larder; hit; detail=memory",
+        Provenance::Memory => return MEMORY_HIT,
         Provenance::Disk => "larder; hit; detail=disk",
         Provenance::Miss {
             stored: true,

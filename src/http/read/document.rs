@@ -22,7 +22,7 @@ use crate::http::read::response::{
     build_response, document_response, encode_parts, range_response, unencoded_response,
 };
 use crate::http::read::{ReadResult, query};
-use crate::http::request::{MissedKey, Request, TargetPart};
+use crate::http::request::{MissedKey, Request, TargetPart, document_path};
 use crate::http::scope::scope_of;
 use crate::http::state::HttpState;
 use crate::http::work;
@@ -102,7 +102,7 @@ impl<'r> Named<'r> {
         let named = key.map(|key| (&resource.key, key));
         cache_headers.add(response, answer.provenance, named);
         if let (Self::Alias(..), Some(key)) = (self, key) {
-            let mut location = request.document_path(&resource.key, key);
+            let mut location = document_path(resource, key);
             if let Some(query) = request.uri.query() {
                 location.push('?');
                 location.push_str(query);
@@ -255,7 +255,7 @@ async fn whole_or_part(read: &ReadRequest<'_>, document: &Document) -> Response<
             let document = documents.keep_encoded(read.id, document, encoding, &encoded);
             document_response(request, &document)
         }
-        None => Ok(unencoded_response(read.request, document)),
+        None => Ok(unencoded_response(request, document, &document.etag())),
     };
     // The document has the encoding that was just made, so this does not fail.
     response.unwrap_or_else(|_| Problem::NOT_PROJECTED.into_full_response())

@@ -55,13 +55,17 @@ pub(super) fn document_response(
             return Ok(ok_response(request, &etag, Some(encoding), bytes, body));
         }
     }
-    Ok(unencoded_response(request, document))
+    Ok(unencoded_response(request, document, &etag))
 }
 
 /// 200 with a whole document without an encoding.
-pub(super) fn unencoded_response(request: &Request<'_>, document: &Document) -> Response<FullBody> {
+pub(super) fn unencoded_response(
+    request: &Request<'_>,
+    document: &Document,
+    etag: &[u8],
+) -> Response<FullBody> {
     let body = FullBody::new(Bytes::from_owner(document.clone()));
-    ok_response(request, &document.etag(), None, document.body().len(), body)
+    ok_response(request, etag, None, document.body().len(), body)
 }
 
 /// The response with the bytes that `Range` names, without an encoding; `None` if the whole document is to be sent.

@@ -100,8 +100,6 @@ pub(super) struct BulkWrite<'b> {
     pub(super) request: &'b Request<'b>,
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
-    /// The resource's name as it stands in the path.
-    pub(super) name: &'b str,
 }
 
 impl BulkWrite<'_> {
@@ -248,7 +246,6 @@ impl BulkWrite<'_> {
             documents: self.documents.clone(),
             scope,
             resource: self.resource,
-            name: self.name.to_owned(),
             request_id: request_id(self.request.headers),
             _permits: permits,
         });
@@ -300,7 +297,6 @@ struct LenientWriter {
     /// The documents that may be written.
     scope: Scope<'static>,
     resource: Arc<Resource>,
-    name: String,
     request_id: String,
     _permits: (BulkPermit, ClientPlace),
 }
@@ -338,7 +334,7 @@ impl LenientWriter {
             Err(why) => {
                 problem = why;
                 if let Some(cause) = problem.internal_cause() {
-                    let target = format!("POST /{}, document {index}", self.name);
+                    let target = format!("POST /{}, document {index}", self.resource.name);
                     log(&self.request_id, &target, cause);
                     line.request_id = Some(&self.request_id);
                 }
@@ -366,8 +362,7 @@ impl LenientWriter {
         };
         let written = self.documents.write(write).await?;
         let is_there = written.effect != WriteEffect::Moved;
-        let location =
-            is_there.then(|| document_path(&self.name, &self.resource.key, &written.key));
+        let location = is_there.then(|| document_path(&self.resource, &written.key));
         Ok((location, written.token.to_string()))
     }
 }

@@ -39,8 +39,6 @@ pub(super) struct DocumentWrite<'r> {
     pub(super) id: ResourceId,
     pub(super) resource: Arc<Resource>,
     pub(super) part: TargetPart,
-    /// The resource's name as it stands in the path.
-    pub(super) name: &'r str,
 }
 
 impl DocumentWrite<'_> {
@@ -53,7 +51,6 @@ impl DocumentWrite<'_> {
             id,
             resource,
             part,
-            name,
         } = self;
         let scopes = WriteScopes::of(request, id, &resource);
         // The outcome would tell whether the document has the contents that the client has guessed.
@@ -113,7 +110,7 @@ impl DocumentWrite<'_> {
             written.document = None;
             preferred = Some(RETURN_MINIMAL);
         }
-        let response = respond(name, &resource, written, preferred);
+        let response = respond(&resource, written, preferred);
         Ok(response.map(|body| reservation.into_body(body)))
     }
 }
@@ -290,7 +287,6 @@ async fn read(
 }
 
 fn respond(
-    name: &str,
     resource: &Resource,
     written: Written,
     preferred: Option<&'static str>,
@@ -306,8 +302,7 @@ fn respond(
         headers.insert(LARDER_TOKEN, token);
     }
     if written.effect == WriteEffect::Created
-        && let Ok(location) =
-            HeaderValue::try_from(document_path(name, &resource.key, &written.key))
+        && let Ok(location) = HeaderValue::try_from(document_path(resource, &written.key))
     {
         headers.insert(LOCATION, location);
     }
@@ -348,7 +343,7 @@ mod tests {
                 repeated: None,
                 token: "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11.7".parse().unwrap(),
             };
-            let response = respond("items", &named("items"), written, preferred);
+            let response = respond(&named("items"), written, preferred);
             let applied = response.headers().get(PREFERENCE_APPLIED);
             applied.map(|applied| applied.to_str().unwrap().to_owned())
         };
