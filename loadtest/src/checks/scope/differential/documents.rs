@@ -29,7 +29,8 @@ pub(super) async fn visible(
         return Ok(Vec::new());
     };
     let root = &schema.tables[0];
-    let text = |name: &str| format!("t0.{name}::text");
+    // The canonical text, as JSON has it: a cast adds /32 to an address of type inet.
+    let text = |name: &str| format!("to_jsonb(t0.{name}) #>> '{{}}'");
     let array = |texts: Vec<String>| format!("json_build_array({})", texts.join(", "));
     let key = array(
         root.of_role(Role::Key)
