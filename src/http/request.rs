@@ -420,16 +420,10 @@ impl<'r> Request<'r> {
     }
 }
 
-/// The path of the document of `key`. `name` is the name of the resource, percent-encoded.
+/// The path of the document of `key`.
 pub(super) fn document_path(resource: &Resource, key: &str) -> String {
     // No character of a resource's name needs to be percent-encoded.
-    let name = &resource.name;
-    let mut path = String::with_capacity(name.len() + key.len() + 2);
-    path.push('/');
-    path.push_str(name);
-    path.push('/');
-    resource.key.encode_to(key, &mut path);
-    path
+    ["/", &resource.name, "/", &resource.key.encoded(key)].concat()
 }
 
 /// The first segment of a path and what follows the slash behind it; `None` if there is no slash. Segments are short: to

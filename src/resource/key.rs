@@ -390,33 +390,23 @@ impl KeyShape {
     }
 
     /// A canonical text in the form that it has in a path or a query.
-    pub fn encoded(&self, canonical: &str) -> String {
-        let mut encoded = String::with_capacity(canonical.len());
-        self.encode_to(canonical, &mut encoded);
-        encoded
-    }
-
-    /// Appends a canonical text in that form.
-    pub fn encode_to(&self, canonical: &str, text: &mut String) {
+    pub fn encoded<'c>(&self, canonical: &'c str) -> Cow<'c, str> {
         if let [_] = self.columns.as_slice() {
             // To ask the encoder takes longer.
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
-            if canonical.bytes().all(is_plain) {
-                text.push_str(canonical);
+            return if canonical.bytes().all(is_plain) {
+                Cow::Borrowed(canonical)
             } else if matches!(canonical, "." | "..") {
                 // As it is, clients would take it for a part of the path (RFC 3986, section 5.2.4).
-                text.extend(canonical.chars().map(|_| "%2E"));
+                Cow::Owned(canonical.replace('.', "%2E"))
             } else {
-                text.extend(utf8_percent_encode(canonical, ENCODED));
-            }
-            return;
+                utf8_percent_encode(canonical, ENCODED).into()
+            };
         }
-        for (number, part) in key_parts(canonical, self.columns.len()).iter().enumerate() {
-            if number > 0 {
-                text.push(',');
-            }
-            text.extend(utf8_percent_encode(part, ENCODED));
-        }
+        let parts = key_parts(canonical, self.columns.len());
+        let parts = parts.iter().map(|part| utf8_percent_encode(part, ENCODED));
+        let parts: Vec<Cow<'_, str>> = parts.map(Into::into).collect();
+        Cow::Owned(parts.join(","))
     }
 
     /// A canonical text as JSON: a number or a string, or for several columns an array of these.

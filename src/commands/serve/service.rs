@@ -196,7 +196,9 @@ impl Service {
             limit: PROPOSED_KEYS,
         };
         let keys = self.cache.keys(id, page).await.unwrap_or_default();
-        let encoded = keys.iter().map(|key| resource.key.encoded(key));
+        let encoded = keys
+            .iter()
+            .map(|key| resource.key.encoded(key).into_owned());
         encoded.collect()
     }
 

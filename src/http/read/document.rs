@@ -57,7 +57,9 @@ impl<'r> Named<'r> {
             }
             TargetPart::Alias { name, value } => {
                 let name = request.alias_name(name, value);
-                let (number, alias) = resource.alias(&name).ok_or(Problem::NO_SUCH_ALIAS)?;
+                let Some((number, alias)) = resource.alias(&name) else {
+                    return Err(Problem::NO_SUCH_ALIAS);
+                };
                 let text = alias.key.canonical(request.key(value))?;
                 Ok(Self::Alias(number, text))
             }
