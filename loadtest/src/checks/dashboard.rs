@@ -49,9 +49,11 @@ const HOSTILE_KEYS: [&str; 4] = [
 const PAINT_MAX: f64 = 500.0;
 const PAINT_OF_MANY_MAX: f64 = 1_000.0;
 const FILES_BYTES_MAX: f64 = 150_000.0;
-const CORE_SHARE_MAX: f64 = 0.01;
+const CORE_PERCENT_MAX: f64 = 1.0;
 /// The time over which CPU time is compared.
-const IDLE_SECONDS: u64 = 6;
+const IDLE_TIME: Duration = Duration::from_secs(4);
+/// Rounds of it, with the page and without.
+const IDLE_ROUNDS: usize = 5;
 
 /// Window sizes and colours of the screenshots.
 const LOOKS: [(&str, u32, &str); 4] = [
@@ -459,27 +461,34 @@ async fn first_paint(
     Ok(())
 }
 
-/// The CPU time of larder with the page open, less that without it, while nothing else happens.
+/// The CPU time of larder with the page open, less that without it, while nothing else happens: the median of some rounds,
+/// since the machine may be busy with something else once.
 async fn costs_little(browser: &Browser, larder: &Larder) -> anyhow::Result<()> {
     let pid = larder.pid()?;
     let measure = async || {
         let (began, before) = (Instant::now(), cpu_time(pid)?);
-        tokio::time::sleep(Duration::from_secs(IDLE_SECONDS)).await;
+        tokio::time::sleep(IDLE_TIME).await;
         let used = cpu_time(pid)?.saturating_sub(before);
         anyhow::Ok(used.as_secs_f64() / began.elapsed().as_secs_f64())
     };
-    let open = measure().await?;
-    browser.goto("about:blank").await?;
-    let closed = measure().await?;
-    let share = open - closed;
+    let mut shares = Vec::with_capacity(IDLE_ROUNDS);
+    for _ in 0..IDLE_ROUNDS {
+        browser
+            .goto(&format!("http://{}/", larder.config.admin))
+            .await?;
+        let shown = "return document.querySelector('#resource-table tbody tr') != null";
+        browser.until("the resources", shown).await?;
+        let open = measure().await?;
+        browser.goto("about:blank").await?;
+        let closed = measure().await?;
+        shares.push([open - closed, open, closed]);
+    }
+    shares.sort_by(|one, other| one[0].total_cmp(&other[0]));
+    let [share, open, closed] = shares[IDLE_ROUNDS / 2].map(|share| share * 100.0);
     println!(
-        "an open page costs larder {:.2} % of a core ({:.2} % with it, {:.2} % without), goal {:.0} %",
-        share * 100.0,
-        open * 100.0,
-        closed * 100.0,
-        CORE_SHARE_MAX * 100.0
+        "an open page costs larder {share:.2} % of a core ({open:.2} % with it, {closed:.2} % without), goal {CORE_PERCENT_MAX}"
     );
-    ensure!(share <= CORE_SHARE_MAX, "too much");
+    ensure!(share <= CORE_PERCENT_MAX, "too much");
     Ok(())
 }
 
