@@ -494,7 +494,7 @@ async fn costs_little(browser: &Browser, larder: &Larder) -> anyhow::Result<()> 
 
 /// While the feed is lost, reads may be lost, too, although none has failed yet.
 async fn lost_feed_is_told(browser: &Browser) -> anyhow::Result<()> {
-    let shown = "const overview = new URL('overview.js', document.baseURI).href;
+    let shown = "const overview = new URL('dashboard/overview.js', document.baseURI).href;
         return Promise.all([import(overview), fetch('status').then((answer) => answer.json())])
             .then(([{ showFacts }, status]) => {
                 status.feed.lost = 'refused';
