@@ -53,7 +53,7 @@ const CORE_PERCENT_MAX: f64 = 1.0;
 /// The time over which CPU time is compared.
 const IDLE_TIME: Duration = Duration::from_secs(4);
 /// Rounds of it, with the page and without.
-const IDLE_ROUNDS: usize = 5;
+const IDLE_ROUNDS: usize = 3;
 
 /// Window sizes and colours of the screenshots.
 const LOOKS: [(&str, u32, &str); 4] = [

@@ -3,9 +3,11 @@
 //! Waits are sampled. A statement waits for larder while all processes that block it are larder's: what would wait for
 //! another process as well is not counted. The waits of one statement add up, and are known to about the interval of
 //! the samples. The time in which larder's process waited for a processor is taken off: on a busy machine it says
-//! nothing of how long larder holds its locks. Failures are reported by the sessions whose statement failed. A failure is larder's if PostgreSQL's
-//! message or its context names what larder installed, or if the deadlock names a process of larder's; but never if the
-//! connection or the server was ended, which the faults do.
+//! nothing of how long larder holds its locks.
+//!
+//! Failures are reported by the sessions whose statement failed. A failure is larder's if PostgreSQL's message or its
+//! context names what larder installed, or if the deadlock names a process of larder's; but never if the connection or the
+//! server was ended, which the faults do.
 
 use std::collections::{BTreeMap, HashMap};
 use std::str::FromStr;
@@ -93,6 +95,8 @@ struct WaitingStatement {
     queued: HashMap<i32, (Duration, Duration)>,
     /// The statement, and what larder ran meanwhile.
     text: String,
+    /// It was counted as delayed.
+    is_counted: bool,
 }
 
 impl WaitingStatement {
@@ -102,6 +106,7 @@ impl WaitingStatement {
             waited: Duration::ZERO,
             queued: HashMap::new(),
             text,
+            is_counted: false,
         }
     }
 
@@ -206,7 +211,11 @@ impl Interference {
     /// Returns the effect since the last call. Statements that still wait count with what they have waited.
     pub(crate) fn take_impact(&self) -> Impact {
         let mut state = self.lock();
-        state.note_waits(Vec::new());
+        let mut waiting = std::mem::take(&mut state.statements);
+        waiting
+            .values_mut()
+            .for_each(|statement| state.judge(statement));
+        state.statements = waiting;
         std::mem::take(&mut state.impact)
     }
 
@@ -258,7 +267,9 @@ impl Observed {
             let mut statement = match known {
                 Some(known) if is_same(&known) => known,
                 other => {
-                    other.into_iter().for_each(|other| self.judge(&other));
+                    other
+                        .into_iter()
+                        .for_each(|mut other| self.judge(&mut other));
                     WaitingStatement::new(wait.began, wait.text)
                 }
             };
@@ -268,14 +279,15 @@ impl Observed {
             }
             self.statements.insert(wait.pid, statement);
         }
-        ended.values().for_each(|ended| self.judge(ended));
+        ended.values_mut().for_each(|ended| self.judge(ended));
     }
 
-    /// A statement waits for larder no more.
-    fn judge(&mut self, statement: &WaitingStatement) {
+    /// A statement waits for larder no more, or a span of time ends. It counts as delayed once.
+    fn judge(&mut self, statement: &mut WaitingStatement) {
         let waited = statement.waited_for_larder();
         self.impact.longest_wait = self.impact.longest_wait.max(waited);
-        if waited > DELAY_MAX {
+        if waited > DELAY_MAX && !statement.is_counted {
+            statement.is_counted = true;
             self.impact.delayed += 1;
             self.show(&statement.text);
         }
@@ -445,6 +457,18 @@ mod tests {
         state.note_waits(waits(&[(7, 1070), (8, 501)]));
         state.note_waits(vec![]);
         assert_eq!(state.impact, impact(0, 90));
+    }
+
+    #[test]
+    fn a_wait_goes_on_from_one_span_to_the_next_and_counts_once() {
+        let interference = Interference::default();
+        let mut delayed = Vec::new();
+        for millis in [60, 60, 60] {
+            let waits = vec![wait("first", millis, &[])];
+            interference.lock().note_waits(waits);
+            delayed.push(interference.take_impact());
+        }
+        assert_eq!(delayed, [impact(0, 60), impact(1, 120), impact(0, 180)]);
     }
 
     fn wait(began: &str, millis: u64, queued: &[(i32, u64)]) -> Wait {
