@@ -197,8 +197,8 @@ struct EscapedJson<W>(W);
 
 impl<W: io::Write> io::Write for EscapedJson<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let lines = escaped_json(&String::from_utf8_lossy(bytes));
-        self.0.write_all(lines.as_bytes())?;
+        let lines = String::from_utf8_lossy(bytes);
+        self.0.write_all(escaped_json(&lines).as_bytes())?;
         Ok(bytes.len())
     }
 

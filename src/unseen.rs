@@ -1,5 +1,7 @@
 //! Characters that are not seen, and texts of others shown without them.
 
+use std::borrow::Cow;
+
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// Whether a character is a control character, separates lines, or is one of format, which Unicode has for what is not seen
@@ -35,10 +37,14 @@ pub(crate) fn escaped(text: &str) -> String {
 }
 
 /// JSON without such characters: in its strings they are escaped as JSON does it. Outside of strings only line breaks may be.
-pub(crate) fn escaped_json(json: &str) -> String {
+pub(crate) fn escaped_json(json: &str) -> Cow<'_, str> {
+    let is_escaped = |character| character != '\n' && is_unseen(character);
+    if !json.contains(is_escaped) {
+        return Cow::Borrowed(json);
+    }
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {
-        if character == '\n' || !is_unseen(character) {
+        if !is_escaped(character) {
             escaped.push(character);
         } else {
             let mut units = [0; 2];
@@ -46,7 +52,7 @@ pub(crate) fn escaped_json(json: &str) -> String {
             escaped.extend(units.map(|unit| format!("\\u{unit:04x}")));
         }
     }
-    escaped
+    Cow::Owned(escaped)
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub(super) fn print(out: &mut impl Write, text: &str) -> anyhow::Result<bool> {
     }
 }
 
-/// Writes to stderr why a command fails. If stderr is closed, nobody can be told.
+/// Writes to stderr why a command fails. If stderr is closed, the message is lost.
 pub fn print_error(error: &anyhow::Error) {
     drop(writeln!(std::io::stderr(), "larder: {}", shown(error)));
 }

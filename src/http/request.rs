@@ -99,7 +99,7 @@ impl RequestTarget {
                 None => TargetPart::Document {
                     key: path.len() - rest.len(),
                 },
-                Some((by, rest)) if by == BY || decoded(by) == BY => TargetPart::alias(path, rest),
+                Some((by, rest)) if decoded(by) == BY => TargetPart::alias(path, rest),
                 Some(_) => TargetPart::Unknown,
             },
             _ => TargetPart::Unknown,

@@ -239,7 +239,7 @@ async fn a_closed_pipe_is_no_failure() {
     }
 }
 
-/// The end of a pipe that nobody reads.
+/// The end of a pipe whose other end is closed.
 fn closed_pipe() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
