@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::configured;
+use super::{configured, value};
 use crate::harness::cluster::{TestCluster, TestRole, start_postgres};
 use crate::harness::eventually;
 use crate::harness::larder_process::{LarderProcess, run, stderr};
@@ -121,6 +121,11 @@ async fn a_terminal_obeys_no_name_in_readiness() {
     let directory = configured(&format!("{ITEMS}{odd}"));
     let before = LarderProcess::start(directory.path(), Some(&url), &[]).await;
     before.ready().await;
+    eventually("both are known to fit", async || {
+        let served: i64 = value(&url, "select count(*) from larder.served").await;
+        (served == 2).then_some(())
+    })
+    .await;
     assert_eq!(before.terminate().await.code(), Some(0));
     execute(&url, &format!("drop table \"{HOSTILE}\"")).await;
     let serving = LarderProcess::start(directory.path(), Some(&url), &[]).await;
