@@ -180,6 +180,8 @@ struct CachedResource {
     current: ArcSwapOption<Resource>,
     /// The definition has been checked, and no change of it has been found since.
     trusted: AtomicBool,
+    /// A [`Boottime`]: when it was last trusted no more.
+    distrusted_at: AtomicU64,
     /// No tier keeps its documents, because triggers are missing or row security depends on more than rows
     /// ([`Resource::uncached`]).
     uncached: AtomicBool,
@@ -349,6 +351,7 @@ impl CachedResource {
             tiers,
             current: ArcSwapOption::empty(),
             trusted: AtomicBool::new(false),
+            distrusted_at: AtomicU64::new(Boottime::NEVER.0),
             uncached: AtomicBool::new(false),
             unfit: AtomicBool::new(false),
             reason: Mutex::new("the database has not been reached yet".into()),

@@ -92,7 +92,11 @@ impl Cache {
 
     /// Ends the use of a definition that has changed.
     fn distrust(&self, resource: ResourceId) {
-        self.cached(resource).trusted.store(false, Ordering::SeqCst);
+        let cached = self.cached(resource);
+        if cached.trusted.swap(false, Ordering::SeqCst) {
+            let now = Boottime::now();
+            cached.distrusted_at.store(now.0, Ordering::Relaxed);
+        }
         self.invalidate_all(resource, InvalidationCause::Definition);
     }
 

@@ -269,8 +269,8 @@ impl Cache {
         self.is_stopping.store(true, Ordering::SeqCst);
     }
 
-    /// Why larder is not ready: it is stopping, the feed is behind or has not checked the resources since the start, no
-    /// resource is trusted, or documents can't be read or written. `None` if it is ready.
+    /// Why larder is not ready: it is stopping, the feed is behind or has not checked the resources since the start, none of
+    /// them is served, or documents can't be read or written. `None` if it is ready.
     pub fn unready_reason(&self) -> Option<String> {
         if self.is_stopping.load(Ordering::SeqCst) {
             return Some("larder is stopping".to_owned());
@@ -281,8 +281,10 @@ impl Cache {
             return Some(format!("the database can't be followed: {reason}"));
         }
         // A resource that is checked again leaves the others served. At the start, all are checked before the first pass.
-        let is_any_trusted = self.resources.iter().any(CachedResource::is_trusted);
-        if let Some(reason) = self.untrusted_reason().filter(|_| !is_any_trusted) {
+        let pass_began_at = self.freshness.feed().pass_began_at;
+        let mut resources = self.resources.iter();
+        let is_any_served = resources.any(|cached| cached.is_served(pass_began_at));
+        if let Some(reason) = self.untrusted_reason().filter(|_| !is_any_served) {
             return Some(reason);
         }
         match age {
@@ -387,6 +389,14 @@ impl SourceStatus {
 impl CachedResource {
     fn is_unfit(&self) -> bool {
         self.unfit.load(Ordering::SeqCst)
+    }
+
+    /// Whether it is trusted, or is being checked again, which takes a moment: until then PostgreSQL answers. A pass
+    /// begins only after that check. If the resource is still not trusted then, its tables may have been dropped.
+    fn is_served(&self, pass_began_at: Option<Boottime>) -> bool {
+        let distrusted_at = Boottime(self.distrusted_at.load(Ordering::Relaxed));
+        let is_being_checked = pass_began_at.is_some_and(|began_at| began_at <= distrusted_at);
+        self.is_trusted() || (is_being_checked && self.current.load().is_some())
     }
 
     /// Why it does not fit the database.

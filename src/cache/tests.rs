@@ -19,9 +19,11 @@ use crate::cache::generation::Versions;
 use crate::cache::memory::MemoryConfig;
 use crate::cache::{Cache, CacheConfig};
 use crate::clock::Boottime;
-use crate::feed::OnLoss;
+use crate::feed::position::Position;
+use crate::feed::{Event, OnLoss, Pass, PassCause};
 use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
+use crate::resource::testing::{ITEMS, named};
 use crate::source::connections::Connections;
 use crate::source::loader::Loader;
 use crate::source::session::{Database, Identity};
@@ -73,4 +75,40 @@ fn identity() -> Identity {
         server_start: String::new(),
         nonce: Uuid::nil(),
     }
+}
+
+fn pass() -> Event {
+    let began_at = Boottime::now();
+    Event::Passed(Pass {
+        changes: Vec::new(),
+        position: Position::new("10:10:"),
+        began_at,
+        fresh_at: began_at,
+        cause: PassCause::Poll,
+        lag_from: None,
+    })
+}
+
+/// A change of all tables made every larder of the database unready while it was checked, though PostgreSQL answered.
+#[tokio::test]
+async fn larder_is_ready_while_its_only_resource_is_checked_again() {
+    let cache = cache(&Arc::new(Versions::new(1)), None);
+    let apply = |event| {
+        cache.apply_event(event);
+        // There is no PostgreSQL, which is a reason, too, but the last one.
+        let reason = cache.unready_reason().unwrap();
+        reason.contains("being checked")
+    };
+    let defined = || Event::Defined {
+        resource: ITEMS,
+        definition: Arc::new(named("items")),
+        fingerprint: String::new(),
+    };
+    apply(Event::Reached(identity()));
+    assert!(!apply(defined()));
+    assert!(!apply(pass()));
+    assert!(!apply(Event::Distrusted { resource: ITEMS }));
+    assert!(apply(pass()), "the check has ended");
+    assert!(apply(Event::Distrusted { resource: ITEMS }));
+    assert!(!apply(defined()));
 }
