@@ -152,6 +152,18 @@ pub(super) async fn establish(
     Err(EstablishError::NotInstalled)
 }
 
+/// How `definitions` fit the database, as [`establish`] finds it. Installs nothing.
+pub(super) async fn check_fit(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<Vec<CheckedResource>, SourceError> {
+    let (mut snapshot, _) = begin_snapshot(connection).await?;
+    let inspection = Inspection::read(&mut snapshot, definitions, config).await?;
+    snapshot.rollback().await?;
+    plan_documents(connection, inspection.resources).await
+}
+
 /// What establishing remembers from one attempt to the next.
 struct Establishing<'e> {
     definitions: &'e [ResourceDefinition],

@@ -245,7 +245,7 @@ impl<F: FnMut(Event)> Feed<F> {
             Err(reason) => return reason,
         };
         self.has_followed = true;
-        let recheck_at = self.next_recheck(context.recheck_within);
+        let mut recheck_at = self.next_recheck(context.recheck_within);
         let mut housekeeping = Housekeeping::new(&self.setup, context.needs.clone());
         let mut bell = Bell::default();
         let mut quiet_passes = 0;
@@ -266,7 +266,11 @@ impl<F: FnMut(Event)> Feed<F> {
                 return error.into();
             }
             if recheck_at.is_some_and(|at| Instant::now() >= at) {
-                return StopReason::Recheck;
+                match self.is_as_unfit(connection, &context).await {
+                    Ok(true) => recheck_at = self.next_recheck(context.recheck_within),
+                    Ok(false) => return StopReason::Recheck,
+                    Err(error) => return error.into(),
+                }
             }
             // If two notifications came at once, the second pass finds nothing. That does not mean that changes have
             // ceased.
@@ -385,6 +389,8 @@ pub(super) struct PassContext {
     cached: Vec<(ResourceId, Arc<Resource>)>,
     definitions: Definitions,
     needs: Needs,
+    /// The resources that do not fit the database, if nothing else has to be checked again.
+    only_unfit: Vec<ResourceId>,
     /// The longest time until everything is checked again, if a resource does not fit the database or a table lacks
     /// triggers.
     recheck_within: Option<Duration>,

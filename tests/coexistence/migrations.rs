@@ -77,6 +77,44 @@ async fn only_the_resource_that_no_longer_fits_is_unavailable() {
     }
 }
 
+/// Each check of what did not fit took a new connection and checked everything, and with hundreds of resources the feed
+/// fell behind.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_feed_goes_on_while_a_resource_does_not_fit() {
+    const FEED: &str = "select min(pid) from pg_stat_activity where datname = current_database() and application_name like 'larder % %'";
+    const CHECKS: &str = "select last_value from checks";
+    let url = TestCluster::database().await.url;
+    // Each check of a condition creates a temporary table.
+    let counting = "create sequence checks; create function note() returns event_trigger language plpgsql \
+        as 'begin perform pg_catalog.nextval(''public.checks''); end'; \
+        create event trigger note on ddl_command_start when tag in ('CREATE TABLE') execute function note()";
+    execute(&url, &format!("{SQL}; {counting}")).await;
+    let config = CONFIG.replacen("table = 'a'\n", "table = 'a'\nwhere = 'id > 0'\n", 1);
+    let larder = TestService::start_on(&url, &config, &[]).await;
+    execute(&url, "alter table part drop constraint parent").await;
+    is_out_alone(&larder).await;
+    let feed = eventually("the feed has a heartbeat", async || {
+        value::<Option<i32>>(&url, FEED).await
+    })
+    .await;
+    let before: i64 = value(&url, CHECKS).await;
+    eventually("it was checked again, and again", async || {
+        let checks: i64 = value(&url, CHECKS).await;
+        (checks > before + 1).then_some(())
+    })
+    .await;
+    assert_eq!(value::<Option<i32>>(&url, FEED).await, Some(feed));
+    execute(
+        &url,
+        "alter table part add constraint parent foreign key (a) references a",
+    )
+    .await;
+    eventually("a is cached", async || {
+        is_hit(&larder.get("/a/1").await).then_some(())
+    })
+    .await;
+}
+
 /// Resources may have one definition, under names and with tiers of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_definition_of_two_resources_is_remembered() {

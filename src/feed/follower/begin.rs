@@ -10,7 +10,7 @@ use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
 use crate::feed::establish::inspection::CheckedResource;
 use crate::feed::establish::{
-    EstablishError, EstablishOptions, EstablishOutcome, Established, establish,
+    EstablishError, EstablishOptions, EstablishOutcome, Established, check_fit, establish,
 };
 use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
@@ -18,7 +18,7 @@ use crate::feed::follower::{
 use crate::feed::node::Needs;
 use crate::feed::rights::{rights, with_grants};
 use crate::resource::changes::DefinitionChanges;
-use crate::resource::definition::ResourceDefinition;
+use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::session::Identity;
@@ -156,6 +156,13 @@ impl<F: FnMut(Event)> Feed<F> {
                     .map(ResourceDefinition::hash)
                     .collect(),
             },
+            only_unfit: if pending.is_empty() && !may_fit_soon {
+                let checked = ResourceId::in_order().zip(&resources);
+                let unfit = checked.filter(|(_, resource)| resource.is_err());
+                unfit.map(|(id, _)| id).collect()
+            } else {
+                Vec::new()
+            },
             recheck_within: if fitting.len() < resources.len()
                 || pending.iter().any(|one| one.is_waiting)
             {
@@ -163,6 +170,31 @@ impl<F: FnMut(Event)> Feed<F> {
             } else {
                 (!pending.is_empty()).then_some(REFUSED_MAX)
             },
+        }
+    }
+
+    /// Whether nothing would come of checking everything again: what has to be checked are only resources that do not fit,
+    /// and they do not fit for the reasons that are known. That takes a fraction of the time, and goes on beside the passes.
+    pub(super) async fn is_as_unfit(
+        &self,
+        connection: &mut PgConnection,
+        context: &PassContext,
+    ) -> Result<bool, SourceError> {
+        let definitions = &self.setup.definitions;
+        let unfit = context.only_unfit.iter();
+        let unfit = unfit.filter_map(|id| definitions.get(id.index()).cloned());
+        let unfit: Vec<ResourceDefinition> = unfit.collect();
+        if unfit.is_empty() {
+            return Ok(false);
+        }
+        let checking = check_fit(connection, &unfit, &self.setup.config);
+        match with_timeout(PASS_TIMEOUT, checking).await {
+            Ok(checked) => Ok(context.only_unfit.iter().zip(checked).all(|(id, checked)| {
+                let found = checked.as_ref().err().map(|mistakes| reason(mistakes));
+                found.as_ref() == self.unfit.get(id)
+            })),
+            Err(error) if error.is_connection_error() => Err(error),
+            Err(_) => Ok(false),
         }
     }
 
@@ -262,8 +294,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 }
                 (Err(mistakes), _) => {
                     self.defined.remove(&id);
-                    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
-                    let reason = texts.join("; ");
+                    let reason = reason(mistakes);
                     if self.unfit.insert(id, reason.clone()).as_ref() != Some(&reason) {
                         tracing::error!("a resource does not fit the database: {reason}");
                     }
@@ -275,4 +306,10 @@ impl<F: FnMut(Event)> Feed<F> {
             }
         }
     }
+}
+
+/// Why a resource does not fit the database.
+fn reason(mistakes: &[Mistake]) -> String {
+    let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+    texts.join("; ")
 }
