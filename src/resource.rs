@@ -162,6 +162,16 @@ impl Resource {
         self.root.with_rows_below()
     }
 
+    /// The columns that the statement for documents reads, each with its table, with repetitions.
+    pub(crate) fn columns_read(&self) -> Vec<(&TableName, Cow<'_, str>)> {
+        let aliases = self.by.iter().flat_map(|alias| &alias.key.columns);
+        let owner = self.owner.iter().map(|owner| &owner.column);
+        let of_root = self.key.columns.iter().chain(aliases).chain(owner);
+        let of_root = of_root.map(|column| (&self.root.table, Cow::from(&*column.name)));
+        let below = self.rows().into_iter().flat_map(Row::columns_read);
+        of_root.chain(below).collect()
+    }
+
     /// The first place in the configuration that names a table which documents of this resource show.
     pub fn place_of(&self, table: &TableName) -> Option<&Place> {
         let mut rows = self.rows().into_iter();
@@ -291,6 +301,27 @@ impl Row {
             lookup.row.describe(out);
         }
         out.push('}');
+    }
+
+    /// The columns of its table that documents need, and those of the rows below by which these are found and sorted.
+    fn columns_read(&self) -> Vec<(&TableName, Cow<'_, str>)> {
+        let fields = self.fields.iter().map(|field| Cow::from(&*field.column));
+        let conditions = self.condition.iter().flat_map(Condition::columns);
+        let own = fields.chain(conditions);
+        let mut columns: Vec<_> = own.map(|column| (&self.table, column)).collect();
+        let children = self.children.iter().map(|child| (&child.row, &child.on));
+        let lookups = self.lookups.iter().map(|lookup| (&lookup.row, &lookup.on));
+        for (row, on) in children.chain(lookups) {
+            for Pair { own, upper } in on {
+                columns.push((&self.table, Cow::from(&*upper.name)));
+                columns.push((&row.table, Cow::from(&*own.name)));
+            }
+        }
+        for Child { row, order_by, .. } in &self.children {
+            let sorted = order_by.iter().map(|column| Cow::from(&*column.name));
+            columns.extend(sorted.map(|column| (&row.table, column)));
+        }
+        columns
     }
 
     /// This row and all below it.

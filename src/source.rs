@@ -10,6 +10,7 @@ pub mod embedded;
 pub mod facts;
 pub mod loader;
 pub mod plans;
+pub(crate) mod rights;
 pub mod session;
 pub mod survey;
 pub mod token;

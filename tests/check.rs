@@ -139,6 +139,52 @@ async fn what_is_found_is_mended_by_its_sql() {
     assert_eq!(code, Some(0));
 }
 
+/// Only the role of `listen_url` was checked.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_role_of_url_is_checked_as_well() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let role = TestRole::create(&url).await;
+    let config = format!("[database]\nlisten_url = '{url}'\n{CONFIG}");
+    let directory = configured(&config.replace("install = 'manual'", ""));
+    run(directory.path(), Some(&url), &["install"]).await;
+    let rights = async || {
+        let (_, report) = check(directory.path(), &role.url, &[]).await;
+        let findings = report["findings"].as_array().unwrap().clone();
+        let rights = findings
+            .into_iter()
+            .filter(|finding| finding["id"] == "rights");
+        rights.collect::<Vec<Value>>()
+    };
+    let found = rights().await;
+    for object in ["public.parent", "public.child", "schema larder"] {
+        let finding = found.iter().find(|finding| finding["object"] == object);
+        let reason = finding.unwrap()["reason"].as_str().unwrap();
+        assert!(
+            reason.contains("over database.url") && reason.contains(&role.name),
+            "{reason}"
+        );
+    }
+    mend(&url, &serde_json::json!({ "findings": found })).await;
+    assert_eq!(rights().await, Vec::<Value>::new());
+    let columns = format!(
+        "revoke select on parent from {0}; grant select (id, shop_id) on parent to {0}",
+        role.name
+    );
+    execute(&url, &columns).await;
+    let found = rights().await;
+    let sql = found[0]["remedies"][0]["sql"].as_str().unwrap();
+    assert!(
+        sql.starts_with("grant select (\"gone\", \"id\", \"shop_id\") on"),
+        "{found:?}"
+    );
+    mend(&url, &serde_json::json!({ "findings": found })).await;
+    assert_eq!(rights().await, Vec::<Value>::new());
+    // That of `listen_url` has all of them.
+    let (_, report) = check(directory.path(), &url, &[]).await;
+    assert!(!report.to_string().contains("\"rights\""), "{report}");
+}
+
 /// What `pg_dump` writes, without the keys that it draws for psql.
 async fn dump(url: &str) -> Vec<String> {
     let dumped = run_program(url, "pg_dump", &["--dbname", url]).await;

@@ -143,6 +143,17 @@ async fn check(
         let found = requests.find_pooler().await?;
         report.add(found.map(|reason| pooler("database.url", &reason)));
     }
+    let requesting = match requesting_role(config).await {
+        Ok(role) => role,
+        Err(error) => {
+            report.unchecked.push(Unchecked {
+                name: "privileges of larder's role over database.url".to_owned(),
+                place: None,
+                reason: error.to_string(),
+            });
+            None
+        }
+    };
     let mut connection = database.connect_for_feed(&[]).await?;
     let mut transaction = connection
         .begin_with(READ_ONLY)
@@ -153,7 +164,8 @@ async fn check(
         .await
         .map_err(SourceError::from)?;
     options.tables = matching_tables(&mut transaction, patterns).await?;
-    let read = read(config, &mut transaction, &mut report, &options).await;
+    let requesting = requesting.as_deref();
+    let read = read(config, requesting, &mut transaction, &mut report, &options).await;
     transaction.rollback().await.map_err(SourceError::from)?;
     let (mistakes, rejected) = read?;
     if rejected.is_empty() {
@@ -163,14 +175,24 @@ async fn check(
     }
 }
 
+/// The role over `database.url`, if the feed has a URL of its own.
+async fn requesting_role(config: &Config) -> Result<Option<String>, SourceError> {
+    let (Some(url), Some(_)) = (&config.database_url, &config.listen_url) else {
+        return Ok(None);
+    };
+    let requests = Database::new(url, config.source.pooler, config.source.statement_timeout)?;
+    requests.role().await.map(Some)
+}
+
 /// Adds what the rules find in the snapshot of `transaction`.
 async fn read(
     config: &Config,
+    requesting: Option<&str>,
     transaction: &mut PgConnection,
     report: &mut Report,
     options: &PlanOptions,
 ) -> Result<(Vec<Mistake>, Vec<QueryError>), SourceError> {
-    let inspected = inspect(transaction, &config.resources, &config.feed).await?;
+    let inspected = inspect(transaction, &config.resources, &config.feed, requesting).await?;
     report.add(inspected.mistakes.iter().map(unfit));
     let not_installed = inspected.not_installed.iter();
     report.add(not_installed.map(|missing| {

@@ -23,12 +23,13 @@ use crate::feed::install::{self, PendingTriggers};
 use crate::feed::messages::await_invalidation_messages;
 use crate::feed::position::Position;
 use crate::feed::restore::{DatabaseState, InstallDelay, RestoreDetector};
-use crate::feed::rights::{Right, rights, with_grants};
+use crate::feed::rights::rights;
 use crate::feed::schema::{self, Part};
 use crate::feed::triggers::{Logger, MissingTriggers};
 use crate::resource::ResourceId;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
+use crate::source::rights::{Right, with_grants};
 use crate::source::session::{Identity, read_identity, read_server_identity};
 
 /// Attempts, each of which inspects the database. Schema, epoch, functions and triggers are installed between them, and

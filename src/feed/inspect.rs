@@ -8,12 +8,13 @@ use crate::feed::FeedConfig;
 use crate::feed::establish::EstablishError;
 use crate::feed::establish::inspection::Inspection;
 use crate::feed::logger_retention::need_sql;
-use crate::feed::rights::{lacking, rights};
+use crate::feed::rights::{request_rights, rights};
 use crate::feed::schema::{MissingParts, missing_objects};
 use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
+use crate::source::rights::{Right, column_rights, lacking};
 
 /// A database as the configuration sees it, in one snapshot.
 #[derive(Debug, Default)]
@@ -24,7 +25,7 @@ pub struct Inspected {
     pub mistakes: Vec<Mistake>,
     /// What is not installed, or not as this version installs it.
     pub not_installed: Vec<Lack>,
-    /// Privileges that larder's role lacks.
+    /// Privileges that larder's role lacks, and those that the role of requests lacks if it is another one.
     pub not_allowed: Vec<Lack>,
 }
 
@@ -39,7 +40,8 @@ pub struct Lack {
     pub sql: String,
 }
 
-/// Inspects the database behind `connection`, which is in a transaction that may be read only.
+/// Inspects the database behind `connection`, which is in a transaction that may be read only. `requesting` is the role over
+/// `database.url`, if the connection is to `listen_url`.
 ///
 /// # Errors
 /// PostgreSQL can't be reached or refuses a statement.
@@ -47,6 +49,7 @@ pub async fn inspect(
     connection: &mut PgConnection,
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
+    requesting: Option<&str>,
 ) -> Result<Inspected, SourceError> {
     let inspection = Inspection::read_only(connection, definitions, config).await?;
     let missing = missing_objects(connection, config.answers).await?;
@@ -55,16 +58,20 @@ pub async fn inspect(
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
         .await?;
-    let needed = rights(&inspection.fitting(), config.answers);
-    let not_allowed = lacking(connection, needed).await?;
-    let not_allowed = not_allowed.into_iter().map(|right| Lack {
-        reason: format!("larder's role {role} lacks {}", right.privilege),
-        sql: right.sql(&role),
-        object: right.object,
-    });
+    let fitting = inspection.fitting();
+    let mut needed = rights(&fitting, config.answers);
+    needed.extend(column_rights(&fitting));
+    let lacked = lacking(connection, &role, needed).await?;
+    let mut lacks = not_allowed(lacked, &role, "larder's role");
+    if let Some(requesting) = requesting.filter(|requesting| *requesting != role) {
+        let needed = request_rights(&fitting, config.answers);
+        let lacked = lacking(connection, requesting, needed).await?;
+        let named = "larder's role over database.url,";
+        lacks.extend(not_allowed(lacked, requesting, named));
+    }
     let loggers = inspection.logger_names();
     Ok(Inspected {
-        not_allowed: not_allowed.collect(),
+        not_allowed: lacks,
         not_installed: not_installed(missing, triggers, &loggers, config),
         mistakes: inspection
             .resources
@@ -75,6 +82,16 @@ pub async fn inspect(
             .collect(),
         resources: inspection.resources.into_iter().flatten().collect(),
     })
+}
+
+/// The privileges that `role` lacks, which messages call `named`.
+fn not_allowed(lacked: Vec<Right>, role: &str, named: &str) -> Vec<Lack> {
+    let lacked = lacked.into_iter().map(|right| Lack {
+        reason: format!("{named} {role} lacks {}", right.privilege),
+        sql: right.sql(role),
+        object: right.object,
+    });
+    lacked.collect()
 }
 
 fn not_installed(

@@ -8,11 +8,12 @@ use uuid::Uuid;
 use crate::feed::ddl::{self, ALL_LOCKS, DdlError};
 use crate::feed::logger_retention::need_sql;
 use crate::feed::restore::InstallDelay;
-use crate::feed::rights::{owner_remedy, with_grants};
+use crate::feed::rights::owner_remedy;
 use crate::feed::schema::{self, Part, TABLES};
 use crate::feed::triggers::{MissingTriggers, TableTriggers};
 use crate::resource::catalogue::TableName;
 use crate::source::SourceError;
+use crate::source::rights::with_grants;
 
 /// Tables whose locks are not free, after which the other tables are left for the next attempt: passes wait meanwhile.
 const LOCKED_TABLES_MAX: usize = 2;

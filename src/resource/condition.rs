@@ -1,5 +1,6 @@
 //! Conditions on rows (`where`): rows for which they are not true do not exist for larder.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// The name of the row in a [`Condition`]. The text that a user has written never contains it.
@@ -41,6 +42,36 @@ impl Condition {
     pub fn sql(&self, alias: &str) -> String {
         format!("({})", self.0.replace(CONDITIONAL_ROW, alias))
     }
+
+    /// The columns that it reads, with repetitions.
+    pub(crate) fn columns(&self) -> Vec<Cow<'_, str>> {
+        let of_row = self.0.split(CONDITIONAL_ROW).skip(1);
+        of_row
+            .filter_map(|text| name(text.strip_prefix('.')?))
+            .collect()
+    }
+}
+
+/// The name that `text` begins with, as PostgreSQL writes it.
+fn name(text: &str) -> Option<Cow<'_, str>> {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let is_of_name = |c: char| c == '_' || c == '$' || c.is_alphanumeric();
+        let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
+        return text
+            .get(..end)
+            .map(Cow::from)
+            .filter(|name| !name.is_empty());
+    };
+    let mut name = String::new();
+    let mut parts = quoted.split('"');
+    name.push_str(parts.next()?);
+    // An empty part is a quote that is doubled.
+    while parts.next()?.is_empty() {
+        let Some(more) = parts.next() else { break };
+        name.push('"');
+        name.push_str(more);
+    }
+    Some(name.into())
 }
 
 impl fmt::Debug for Condition {
@@ -67,5 +98,12 @@ mod tests {
         assert_eq!(condition.sql("t1"), "(t1.a = t1.\"b c\")");
         assert_eq!(and_sql(Some(&condition), "r"), " and (r.a = r.\"b c\")");
         assert_eq!(and_sql(None, "r"), "");
+    }
+
+    #[test]
+    fn the_columns_of_a_condition_are_read_from_its_text() {
+        let text = "((ROW.a > 1) AND (ROW.\"b \"\"c\"\"\" IS NULL) AND ((ROW.pair).x = 'ROW'::text) OR ROW.\"\"\"\")";
+        let condition = Condition::new(text.replace("ROW", CONDITIONAL_ROW));
+        assert_eq!(condition.columns(), ["a", "b \"c\"", "pair", "\""]);
     }
 }

@@ -262,6 +262,22 @@ impl Database {
             .options([("idle_session_timeout", "0")])
     }
 
+    /// The role of a connection. Behind a pooler it may be another one than the URL names.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub async fn role(&self) -> Result<String, SourceError> {
+        let connecting = self.connect_to_first(|options| options, StepTimeout::Short);
+        let mut connection = connecting.await.map_err(|error| self.unavailable(&error))?;
+        // One message of the simple protocol, which no pooler can divide.
+        let row = raw_sql("select current_user::pg_catalog.text")
+            .fetch_one(&mut connection)
+            .await?;
+        let role = row.try_get(0)?;
+        connection.close().await?;
+        Ok(role)
+    }
+
     /// Opens a connection without larder's settings and time limits.
     ///
     /// # Errors

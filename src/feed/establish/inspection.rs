@@ -8,7 +8,6 @@ use tokio::time::Instant;
 
 use crate::feed::FeedConfig;
 use crate::feed::definition::{Definitions, Fingerprints, WatchedTables};
-use crate::feed::rights::{table_rights, with_grants};
 use crate::feed::schema::{self, MissingParts, Part};
 use crate::feed::triggers::{self, Logger, MissingTriggers, loggers, read_installed};
 use crate::resource::Resource;
@@ -23,6 +22,7 @@ use crate::source::SourceError;
 use crate::source::catalogue::conditions::{plan_conditions, read_conditions};
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
+use crate::source::rights::{column_rights, table_rights, with_grants};
 
 /// Whether there are signs of a restore: pg_restore itself, or a statement that takes long in one. Not every restore
 /// shows one of them.
@@ -233,8 +233,9 @@ pub(super) async fn plan_documents(
             Err(error) if error.is_lock_timeout() => Ok(fitting),
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => {
-                let otherwise = "a column is not readable: grant select on all that `fields` name";
-                let rights = table_rights(&[fitting.as_ref()]);
+                let otherwise = "`larder check` names what is missing";
+                let mut rights = table_rights(&[fitting.as_ref()]);
+                rights.extend(column_rights(&[fitting.as_ref()]));
                 match with_grants(connection, error, rights, otherwise).await {
                     SourceError::Refused { code, message } => Err(vec![Mistake {
                         place: fitting.place.clone(),

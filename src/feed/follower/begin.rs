@@ -16,11 +16,12 @@ use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
 };
 use crate::feed::node::Needs;
-use crate::feed::rights::{rights, with_grants};
+use crate::feed::rights::rights;
 use crate::resource::changes::DefinitionChanges;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
+use crate::source::rights::with_grants;
 use crate::source::session::Identity;
 
 impl<F: FnMut(Event)> Feed<F> {

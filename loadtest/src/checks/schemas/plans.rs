@@ -62,7 +62,7 @@ async fn statements(
 ) -> anyhow::Result<Vec<String>> {
     let config = Config::from_toml(toml, &[])?;
     let mut transaction = connection.begin().await?;
-    let inspected = inspect(&mut transaction, &config.resources, &config.feed).await?;
+    let inspected = inspect(&mut transaction, &config.resources, &config.feed, None).await?;
     transaction.rollback().await?;
     let resources = inspected.resources.iter();
     let asked = resources.flat_map(|resource| questions(resource));
