@@ -80,7 +80,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::Loader;
+use crate::source::loader::{Access, Loader};
 
 /// The settings of a cache.
 #[derive(Clone, Debug)]
@@ -308,8 +308,11 @@ impl Cache {
     /// The current definition of the resource.
     ///
     /// # Errors
-    /// [`LookupError::NotReady`] if it does not fit the database, or has not been checked yet.
+    /// [`LookupError::NotReady`] if it does not fit the database, has not been checked yet, or may not be read.
     pub fn resource(&self, resource: ResourceId) -> Result<Arc<Resource>, LookupError> {
+        if let Access::Refused(reason) = self.loader.access(resource) {
+            return Err(LookupError::NotReady(reason));
+        }
         let current = self.cached(resource).current.load_full();
         current.ok_or_else(|| self.not_ready(resource))
     }

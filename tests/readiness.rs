@@ -1,5 +1,7 @@
 //! `/readyz`: larder is ready if it can read and write documents, not only follow their changes.
 
+mod roles;
+
 use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
 use tempfile::TempDir;

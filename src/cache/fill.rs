@@ -92,7 +92,11 @@ impl Cache {
                         repeats += 1;
                         continue;
                     }
-                    Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {
+                    Err(error)
+                        if self
+                            .pause_before_repeat(resource, &error, &mut repeats, began)
+                            .await =>
+                    {
                         continue;
                     }
                     found => found?,
@@ -191,7 +195,10 @@ impl Cache {
         loop {
             let finding = self.loader.find(self.resource(resource)?, find.clone());
             match self.wait_within_limits(resource, began, finding).await? {
-                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                Err(error)
+                    if self
+                        .pause_before_repeat(resource, &error, &mut repeats, began)
+                        .await => {}
                 found => return Ok(found?),
             }
         }
@@ -214,7 +221,10 @@ impl Cache {
                 .loader
                 .read_found(self.resource(resource)?, find.clone());
             match self.wait_within_limits(resource, began, reading).await? {
-                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                Err(error)
+                    if self
+                        .pause_before_repeat(resource, &error, &mut repeats, began)
+                        .await => {}
                 found => break found?,
             }
         };
@@ -241,7 +251,10 @@ impl Cache {
                 .loader
                 .read_page(self.resource(resource)?, page.clone());
             match self.wait_within_limits(resource, began, reading).await? {
-                Err(error) if self.pause_before_repeat(&error, &mut repeats, began).await => {}
+                Err(error)
+                    if self
+                        .pause_before_repeat(resource, &error, &mut repeats, began)
+                        .await => {}
                 keys => return Ok(keys?),
             }
         }
@@ -251,10 +264,14 @@ impl Cache {
     /// Returns false, without a pause, if it must not be repeated.
     async fn pause_before_repeat(
         &self,
+        resource: ResourceId,
         error: &SourceError,
         repeats: &mut u32,
         began: Boottime,
     ) -> bool {
+        if error.is_privilege_error() {
+            self.loader.note_refusal(resource, error);
+        }
         let pause = REPEAT_PAUSE_MIN * (1 << *repeats);
         let is_repeated = (error.is_altered() || error.is_conflict())
             && *repeats < REPEATS_MAX

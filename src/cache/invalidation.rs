@@ -46,6 +46,7 @@ impl Cache {
             Event::Distrusted { resource } => self.distrust(resource),
             Event::Unfit { resource, reason } => {
                 self.distrust(resource);
+                self.loader.undefine(resource);
                 *lock(&self.cached(resource).reason) = reason;
                 self.cached(resource).unfit.store(true, Ordering::SeqCst);
                 self.cached(resource).current.store(None);
@@ -80,6 +81,7 @@ impl Cache {
         if definition.writable.is_ok() {
             self.loader.connections().require_writes();
         }
+        self.loader.define(resource, &definition);
         cached.current.store(Some(definition));
         cached.unfit.store(false, Ordering::SeqCst);
         // Connections may have plans, types and roles in memory from between the two definitions.

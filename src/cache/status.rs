@@ -10,7 +10,9 @@ use crate::cache::recent::RecentEvents;
 use crate::cache::{Cache, CachedResource, lock};
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
+use crate::resource::ResourceId;
 use crate::source::connections::PoolStatus;
+use crate::source::loader::Access;
 
 /// `GET /status`.
 #[derive(Clone, Debug, Serialize)]
@@ -73,9 +75,9 @@ pub struct SourceStatus {
 pub struct ResourceStatus {
     /// Its name.
     pub name: String,
-    /// It fits the database, and the feed follows its changes.
+    /// It fits the database, larder's role may read it, and the feed follows its changes.
     pub ready: bool,
-    /// Why it does not fit the database. It is not served then.
+    /// Why it does not fit the database, or which privilege larder's role lacks. It is not served then.
     pub unfit: Option<String>,
     /// Why no tier keeps its documents, which are read from PostgreSQL each time.
     pub uncached: Option<String>,
@@ -137,8 +139,8 @@ impl Cache {
                 let failures = failures.get(&cached.name).copied().unwrap_or_default();
                 ResourceStatus {
                     name: cached.name.clone(),
-                    ready: cached.is_trusted(),
-                    unfit: cached.why_unfit(),
+                    ready: self.is_ready(resource, cached),
+                    unfit: self.why_unfit(resource, cached),
                     uncached: cached.why_uncached(),
                     lookups: cached.lookups(),
                     hits_memory: cached.hits_memory.load(Ordering::Relaxed),
@@ -249,18 +251,50 @@ impl Cache {
         (fresh_at != Boottime::NEVER && fresh_at <= now).then(|| now.since(fresh_at))
     }
 
-    /// The number of resources that do not fit the database.
+    /// The number of resources that do not fit the database, or that larder's role may not read.
     pub fn unfit(&self) -> usize {
-        let resources = self.resources.iter();
-        resources.filter(|cached| cached.is_unfit()).count()
+        let resources = self.enumerate();
+        let unfit = resources.filter(|(resource, cached)| self.is_unfit(*resource, cached));
+        unfit.count()
+    }
+
+    /// Whether the resource fits the database, its changes are followed, and its documents may be read.
+    fn is_ready(&self, resource: ResourceId, cached: &CachedResource) -> bool {
+        cached.is_trusted() && self.loader.access(resource) == Access::Granted
+    }
+
+    fn is_unfit(&self, resource: ResourceId, cached: &CachedResource) -> bool {
+        self.why_unfit(resource, cached).is_some()
+    }
+
+    /// Why the resource does not fit the database, or may not be read.
+    fn why_unfit(&self, resource: ResourceId, cached: &CachedResource) -> Option<String> {
+        cached
+            .why_unfit()
+            .or_else(|| match self.loader.access(resource) {
+                Access::Refused(reason) => Some(reason),
+                Access::Granted | Access::Unknown => None,
+            })
+    }
+
+    /// Why the resource is not ready, after its name: it does not fit the database, may not be read, or is being checked.
+    fn why_unready(&self, resource: ResourceId, cached: &CachedResource) -> Option<String> {
+        let reason = cached
+            .why_unready()
+            .or_else(|| match self.loader.access(resource) {
+                Access::Granted => None,
+                Access::Refused(reason) => Some(reason),
+                Access::Unknown => {
+                    Some("whether larder's role may read it is being checked".to_owned())
+                }
+            });
+        Some(format!("resource {}: {}", cached.name, reason?))
     }
 
     /// The resources that do not fit the database or are being checked, each with the reason.
     pub fn unready_resources(&self) -> Vec<String> {
-        let reasons = self
-            .resources
-            .iter()
-            .filter_map(CachedResource::why_unready);
+        let resources = self.enumerate();
+        let reasons = resources.filter_map(|(resource, cached)| self.why_unready(resource, cached));
         reasons.collect()
     }
 
@@ -282,26 +316,39 @@ impl Cache {
         }
         // A resource that is checked again leaves the others served. At the start, all are checked before the first pass.
         let pass_began_at = self.freshness.feed().pass_began_at;
-        let mut resources = self.resources.iter();
-        let is_any_served = resources.any(|cached| cached.is_served(pass_began_at));
+        let is_any_served = self.enumerate().any(|(resource, cached)| {
+            cached.is_served(pass_began_at) && !self.is_unfit(resource, cached)
+        });
         if let Some(reason) = self.untrusted_reason().filter(|_| !is_any_served) {
             return Some(reason);
         }
         match age {
             None => Some("the feed has not completed a pass yet".into()),
             Some(age) if behind => Some(format!("the feed is {:.1} s behind", age.as_secs_f64())),
-            Some(_) => self.source_status().unready_reason(),
+            Some(_) => {
+                let lost = self.source_status().unready_reason();
+                lost.or_else(|| self.unchecked_reason())
+            }
         }
     }
 
-    /// Why the first resource is not trusted that is not; those that do not fit count if none fits.
+    /// Why the first resource is not trusted that is not; those that do not fit, or may not be read, count if all others
+    /// are such, too.
     fn untrusted_reason(&self) -> Option<String> {
-        let is_any_fit = !self.resources.iter().all(CachedResource::is_unfit);
-        let mut resources = self.resources.iter();
-        resources.find_map(|cached| {
-            let is_left_out = is_any_fit && cached.is_unfit();
-            cached.why_unready().filter(|_| !is_left_out)
+        let is_any_fit = self.unfit() < self.resources.len();
+        let mut resources = self.enumerate();
+        resources.find_map(|(resource, cached)| {
+            let is_left_out = is_any_fit && self.is_unfit(resource, cached);
+            let reason = self.why_unready(resource, cached);
+            reason.filter(|_| !is_left_out)
         })
+    }
+
+    /// That it is not known yet whether larder's role may read a resource.
+    fn unchecked_reason(&self) -> Option<String> {
+        let mut resources = self.enumerate();
+        let unchecked = resources.find(|(id, _)| self.loader.access(*id) == Access::Unknown);
+        unchecked.and_then(|(resource, cached)| self.why_unready(resource, cached))
     }
 
     /// Whether the disk tier answers lookups; true also if there is no disk tier.
@@ -404,7 +451,7 @@ impl CachedResource {
         self.is_unfit().then(|| lock(&self.reason).clone())
     }
 
-    /// Why it is not ready, after its name: it does not fit the database, or is being checked.
+    /// Why it is not ready: it does not fit the database, or is being checked.
     fn why_unready(&self) -> Option<String> {
         let reason = if self.current.load().is_none() {
             lock(&self.reason).clone()
@@ -413,7 +460,7 @@ impl CachedResource {
         } else {
             "its tables and triggers are being checked".to_owned()
         };
-        Some(format!("resource {}: {reason}", self.name))
+        Some(reason)
     }
 
     /// The columns of its key, by the current definition.

@@ -11,6 +11,7 @@
 //! A statement that meets a lock fails within `lock_timeout`, and its transaction ends. Its keys wait again, without a
 //! worker, and are requested after growing pauses, for as long as one statement may take.
 
+mod access;
 mod connection;
 mod finds;
 mod limits;
@@ -31,10 +32,12 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::clock::Boottime;
-use crate::resource::Resource;
 use crate::resource::kept::Kept;
+use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::connections::{Connections, Purpose};
+pub use crate::source::loader::access::Access;
+use crate::source::loader::access::AccessChecks;
 use crate::source::loader::connection::TIMEOUT_MARGIN;
 use crate::source::loader::limits::ReadLimits;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
@@ -157,6 +160,7 @@ struct Shared {
     connections: Arc<Connections>,
     document_bytes_max: usize,
     log: LoadLog,
+    access: AccessChecks,
     /// The database that the feed follows; `None` while it follows none. Each time that the feed finds it, it is
     /// another `Arc`: connections that were opened before are not used any more.
     followed: watch::Sender<Option<Arc<Identity>>>,
@@ -253,6 +257,7 @@ impl Loader {
             connections,
             document_bytes_max,
             log: LoadLog::new(log_slow),
+            access: AccessChecks::default(),
             followed: watch::channel(None).0,
             on_batch: Box::new(on_batch),
         });
@@ -276,21 +281,52 @@ impl Loader {
     }
 
     /// Begins to find out by connections of its own, on `runtime`, whether documents can be read and written while no
-    /// request shows it.
-    pub fn start_probes(&self, runtime: &Handle) {
-        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        for purpose in [Purpose::Read, Purpose::Write] {
-            let probing = Arc::clone(&self.shared.connections).probe(purpose, self.followed());
-            let mut stopped = self.stop.subscribe();
-            let probing = async move {
-                tokio::select! {
-                    () = probing => {}
-                    // An error means that the loader is gone.
-                    _ = stopped.wait_for(|&stop| stop) => {}
-                }
-            };
-            workers.spawn_on(probing, runtime);
+    /// request shows it, and which resources may be read: also after each definition if `checks_definitions`, since the
+    /// feed has checked it by another URL.
+    pub fn start_probes(&self, runtime: &Handle, checks_definitions: bool) {
+        if checks_definitions {
+            self.shared.access.check_definitions();
         }
+        for purpose in [Purpose::Read, Purpose::Write] {
+            let connections = Arc::clone(&self.shared.connections);
+            self.spawn_on(runtime, connections.probe(purpose, self.followed()));
+        }
+        let shared = Arc::clone(&self.shared);
+        self.spawn_on(runtime, async move { shared.check_access().await });
+    }
+
+    /// Runs `work` until the loader stops.
+    fn spawn_on(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+        let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stopped = self.stop.subscribe();
+        let working = async move {
+            tokio::select! {
+                () = work => {}
+                // An error means that the loader is gone.
+                _ = stopped.wait_for(|&stop| stop) => {}
+            }
+        };
+        workers.spawn_on(working, runtime);
+    }
+
+    /// Documents of the resource are read by `definition` from now on.
+    pub fn define(&self, resource: ResourceId, definition: &Arc<Resource>) {
+        self.shared.access.define(resource, definition);
+    }
+
+    /// The resource has no definition any more.
+    pub fn undefine(&self, resource: ResourceId) {
+        self.shared.access.undefine(resource);
+    }
+
+    /// Whether larder's role may read documents of the resource, as far as that is known.
+    pub fn access(&self, resource: ResourceId) -> Access {
+        self.shared.access.get(resource)
+    }
+
+    /// Notes that a request for documents of the resource was refused since a privilege is missing.
+    pub fn note_refusal(&self, resource: ResourceId, error: &SourceError) {
+        self.shared.access.note_refusal(resource, error);
     }
 
     /// The connections over which documents are read and written.

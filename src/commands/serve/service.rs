@@ -271,7 +271,7 @@ fn start_source(
         batches.source.batch_keys.observe(keys as f64)
     });
     if let Some(runtime) = runtimes.first() {
-        loader.start_probes(runtime);
+        loader.start_probes(runtime, config.listen_url.is_some());
     }
     let (answers, followed) = (config.feed.answers, loader.followed());
     let writes = Writes::start(connections, bytes_max, answers, runtimes, followed);

@@ -160,8 +160,9 @@ fn resource_faults(status: &Status) -> Vec<Fault> {
         Some((resource.name.as_str(), Some(reason.as_str())))
     });
     let unfit = named(unfit).map(|resources| {
-        let message = format!("Does not fit the database and is not served: {resources}");
-        let remedy = "Correct the configuration or the table. `larder check` names every mistake.";
+        let message = format!("Does not fit the database or may not be read, and is not served: {resources}");
+        let remedy = "Correct the configuration or the table, or run the grant that is named. `larder check` names every \
+                      mistake and every missing privilege.";
         fault("unfit", Severity::Error, message, remedy)
     });
     let unready = status.resources.iter();
@@ -283,8 +284,8 @@ fn rate_faults(rates: Rates) -> Vec<Fault> {
             "{:.0} requests of the last minute failed (5xx)",
             rates.server_errors
         );
-        let remedy =
-            "The log of larder has the reason of each; the list of resources counts them (5xx).";
+        let remedy = "The list of resources counts them (5xx). The log of larder has each 500 with its reason, and once each \
+                      reason for which documents can't be read or written (503).";
         fault("server-errors", severity, message, remedy)
     });
     let refused = (rates.too_many_requests >= 1.0).then(|| {
@@ -429,8 +430,7 @@ mod tests {
             resource.unfit = Some("why".into());
         }
         let faults = faults(&status, Rates::default());
-        let expected =
-            "Does not fit the database and is not served: a (why), b (why), c (why) and 2 more";
+        let expected = "Does not fit the database or may not be read, and is not served: a (why), b (why), c (why) and 2 more";
         assert_eq!(faults[0].message, expected);
     }
 
