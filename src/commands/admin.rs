@@ -56,7 +56,7 @@ impl AdminClient {
     /// Reads the token, and sends nothing yet.
     ///
     /// # Errors
-    /// [`ConfigError`] for a token that can't be read.
+    /// [`ConfigError`] for a token that can't be read or sent.
     pub(super) fn new(config: &Config) -> anyhow::Result<Self> {
         let mut address = config.admin;
         if address.ip().is_unspecified() {
@@ -66,14 +66,9 @@ impl AdminClient {
                 Ipv6Addr::LOCALHOST.into()
             });
         }
-        let token = configured(&config.auth).map_err(ConfigError::from)?;
-        let bearer = token.map(|token| {
-            let bearer = HeaderValue::from_bytes(&[b"Bearer ".as_slice(), &token].concat());
-            bearer.context("the admin token can't be sent in a header")
-        });
         Ok(Self {
             address,
-            bearer: bearer.transpose()?,
+            bearer: configured(&config.auth).map_err(ConfigError::from)?,
         })
     }
 

@@ -134,6 +134,29 @@ async fn purge_drops_documents_of_a_running_larder() {
     );
 }
 
+/// With such a token every request to the admin address was answered with 401.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_token_that_no_header_can_carry_is_a_mistake() {
+    let directory = reachable_directory();
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let toml = format!("[auth]\nadmin_token_file = 'token'\n{ITEMS}");
+    std::fs::write(directory.path().join("larder.toml"), toml).unwrap();
+    let addresses = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    for end in [" \n", "\t", "\n\n", "\0"] {
+        let token = format!("{ADMIN_TOKEN}{end}");
+        std::fs::write(directory.path().join("token"), token).unwrap();
+        for command in [&["serve"][..], &["status"]] {
+            let args = [command, &addresses].concat();
+            let refused = run(directory.path(), Some(&url), &args).await;
+            assert_eq!(refused.status.code(), Some(78), "{end:?} {refused:?}");
+            let told = stderr(&refused);
+            let expected = "token: auth.admin_token_file: can't be sent in a header";
+            assert!(told.contains(expected), "{end:?} {told}");
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
     let (code, hash, _) = hash_of(&format!("{PASSWORD}\n")).await;

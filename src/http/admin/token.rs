@@ -25,6 +25,7 @@ use crate::resource::definition::Mistake;
 const FILE: &str = "auth.admin_token_file";
 /// A shorter token could be guessed.
 const BYTES_MIN: usize = 16;
+const SCHEME: &[u8] = b"Bearer ";
 /// Paths without authentication: probes have no credentials and name any host, and the responses contain nothing of any
 /// document.
 const PROBES: [&str; 2] = ["/healthz", "/readyz"];
@@ -47,11 +48,12 @@ impl AdminToken {
     /// file system.
     ///
     /// # Errors
-    /// The file can't be read; the token is too short.
+    /// The file can't be read; the token is too short, or can't be sent.
     pub fn read(config: &AuthConfig) -> Result<Option<Self>, Mistake> {
-        let Some(token) = configured(config)? else {
+        let Some(bearer) = configured(config)? else {
             return Ok(None);
         };
+        let token = token_of(&bearer).unwrap_or_default();
         let (path, setting) = source(config);
         if token.len() < BYTES_MIN {
             let message =
@@ -61,31 +63,43 @@ impl AdminToken {
         let random = |_| file_mistake(path, setting, "the system gave no random bytes".to_owned());
         let key = hmac::Key::generate(hmac::HMAC_SHA256, &SystemRandom::new()).map_err(random)?;
         Ok(Some(Self {
-            tag: hmac::sign(&key, &token),
+            tag: hmac::sign(&key, token),
             key: Arc::new(key),
         }))
     }
 
     fn admits(&self, request: &Request) -> bool {
-        let value = request.headers().get(AUTHORIZATION);
-        let value = value.and_then(|value| value.as_bytes().split_at_checked("Bearer ".len()));
-        value.is_some_and(|(scheme, token)| {
-            scheme.eq_ignore_ascii_case(b"Bearer ")
-                && hmac::verify(&self.key, token, self.tag.as_ref()).is_ok()
-        })
+        let token = request.headers().get(AUTHORIZATION).and_then(token_of);
+        token.is_some_and(|token| hmac::verify(&self.key, token, self.tag.as_ref()).is_ok())
     }
 }
 
-/// The configured token; `None` if there is none. Blocks on the file system.
+/// The token in a value of `Authorization`.
+fn token_of(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = value.as_bytes().split_at_checked(SCHEME.len())?;
+    scheme.eq_ignore_ascii_case(SCHEME).then_some(token)
+}
+
+/// The value of `Authorization` with the configured token; `None` if there is none. Blocks on the file system.
 ///
 /// # Errors
-/// The file can't be read.
-pub(crate) fn configured(config: &AuthConfig) -> Result<Option<Vec<u8>>, Mistake> {
-    match (&config.admin_token, &config.admin_token_file) {
-        (Some(token), _) => Ok(Some(token.expose().as_bytes().to_vec())),
-        (None, Some(path)) => Ok(Some(without_line_break(&read_file(path, FILE)?).to_vec())),
-        (None, None) => Ok(None),
-    }
+/// The file can't be read; the token can't be sent.
+pub(crate) fn configured(config: &AuthConfig) -> Result<Option<HeaderValue>, Mistake> {
+    let token = match (&config.admin_token, &config.admin_token_file) {
+        (Some(token), _) => token.expose().as_bytes().to_vec(),
+        (None, Some(path)) => without_line_break(&read_file(path, FILE)?).to_vec(),
+        (None, None) => return Ok(None),
+    };
+    // Blanks at the end of a header's line are no part of its value (RFC 9110, section 5.5).
+    let bearer = HeaderValue::from_bytes(&[SCHEME, &token].concat());
+    let bearer = bearer
+        .ok()
+        .filter(|_| !token.ends_with(b" ") && !token.ends_with(b"\t"));
+    let (path, setting) = source(config);
+    let message = "can't be sent in a header: it contains a control character, such as a second line break, or ends \
+                   with a blank";
+    let mistake = || file_mistake(path, setting, message.to_owned());
+    bearer.ok_or_else(mistake).map(Some)
 }
 
 /// The place of the token in the configuration, for messages.
@@ -162,6 +176,26 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::auth::config::Secret;
+
+    #[test]
+    fn a_token_that_no_header_can_carry_is_refused() {
+        let read = |token: &str| {
+            let config = AuthConfig {
+                admin_token: Some(Secret::new(token)),
+                ..AuthConfig::default()
+            };
+            AdminToken::read(&config).map(|token| token.is_some())
+        };
+        for token in ["0123456789abcdef", "0123456789 abcdef", "0123456789abcdé"] {
+            assert_eq!(read(token), Ok(true), "{token:?}");
+        }
+        for end in [" ", "\t", "\n", "\r", "\0", "\u{7f}", "\nx"] {
+            let mistake = read(&format!("0123456789abcdef{end}")).unwrap_err();
+            assert_eq!(mistake.place.key, "auth.admin_token");
+            assert!(mistake.message.starts_with("can't be sent"), "{end:?}");
+        }
+    }
 
     /// The log has the same id.
     #[tokio::test]
