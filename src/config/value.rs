@@ -101,7 +101,8 @@ pub(super) const HOSTS: ListOf = ListOf {
     expected: "a list of host names such as [\"larder.internal\"], without ports",
     takes: |text| {
         let of_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-        !text.is_empty() && text.chars().all(of_name)
+        // A dot alone would be the empty name, which a request may have.
+        !text.is_empty() && text != "." && text.chars().all(of_name)
     },
 };
 

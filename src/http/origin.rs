@@ -94,7 +94,7 @@ fn has(headers: &HeaderMap, name: HeaderName, value: &str) -> bool {
 /// the responses, too. Such a name is in `Host`.
 #[derive(Clone, Debug)]
 pub(super) struct PageCheck {
-    /// Names of hosts, without ports.
+    /// Names of hosts, without ports and without the dot at their end.
     hosts: Vec<String>,
     wrong_host: &'static str,
     other_page: &'static str,
@@ -106,7 +106,7 @@ impl PageCheck {
     /// For the admin address, which may also be called by the names `hosts`.
     pub(super) fn for_admin(hosts: &[String]) -> Self {
         Self {
-            hosts: hosts.to_vec(),
+            hosts: without_dots(hosts),
             wrong_host: "without an admin token, the Host header must be an IP address, localhost or a name in \
                          admin_hosts",
             other_page: "without an admin token, web pages of other origins may not use the admin address",
@@ -117,7 +117,7 @@ impl PageCheck {
     /// For the public address, which may also be called by the names `hosts`.
     pub(super) fn for_public(hosts: &[String]) -> Self {
         Self {
-            hosts: hosts.to_vec(),
+            hosts: without_dots(hosts),
             wrong_host: "without [auth], the Host header must be an IP address, localhost or a name in hosts",
             other_page: "without [auth], only web pages of this origin and of cors.origins may use this address",
             allows_navigation: true,
@@ -154,13 +154,22 @@ impl PageCheck {
             return address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok());
         }
         let name = host.split_once(':').map_or(host, |(name, _)| name);
-        // With a dot at its end a name is absolute (RFC 3986, section 3.2.2).
-        let name = name.strip_suffix('.').unwrap_or(name);
+        let name = without_dot(name);
         let is = |allowed: &str| allowed.eq_ignore_ascii_case(name);
         is("localhost")
             || name.parse::<Ipv4Addr>().is_ok()
             || self.hosts.iter().any(|host| is(host))
     }
+}
+
+/// `name` without the dot at its end, which makes a name absolute (RFC 3986, section 3.2.2).
+fn without_dot(name: &str) -> &str {
+    name.strip_suffix('.').unwrap_or(name)
+}
+
+fn without_dots(names: &[String]) -> Vec<String> {
+    let names = names.iter();
+    names.map(|name| without_dot(name).to_owned()).collect()
 }
 
 /// Whether the browser shows the response in a window of its own, as after a click on a link. No script of the page that
@@ -268,7 +277,8 @@ mod tests {
 
     #[test]
     fn only_names_that_no_page_can_choose_reach_an_open_address() {
-        let open = PageCheck::for_public(&["larder.internal".to_owned()]);
+        let names = ["larder.internal", "absolute.internal."].map(ToOwned::to_owned);
+        let open = PageCheck::for_public(&names);
         for (host, ok) in [
             ("127.0.0.1:8080", true),
             ("127.0.0.1", true),
@@ -282,6 +292,10 @@ mod tests {
             ("localhost..", false),
             ("evil.example.", false),
             ("Larder.Internal:8080", true),
+            ("larder.internal.", true),
+            ("absolute.internal", true),
+            ("absolute.internal.:8080", true),
+            ("absolute.internal..", false),
             ("evil.example", false),
             ("evil.example:8080", false),
             ("localhost.evil.example", false),

@@ -56,6 +56,16 @@ fn a_list_may_be_empty() {
 }
 
 #[test]
+fn a_name_of_a_host_may_end_with_a_dot() {
+    let mut names = Vec::new();
+    Slot::List(&mut names, &HOSTS).put("a.example.").unwrap();
+    for wrong in [".", "a.example:80", "a b"] {
+        let refused = Slot::List(&mut names, &HOSTS).put(wrong);
+        assert!(refused.is_err(), "{wrong}");
+    }
+}
+
+#[test]
 fn secrets_are_not_echoed() {
     let mut address = SocketAddr::from(([127, 0, 0, 1], 1));
     let refused = Slot::Address(&mut address)
