@@ -175,7 +175,7 @@ pub(super) const SETTINGS: [Setting; 73] = [
          the time in which load balancers notice.",
     ),
     default("shutdown_timeout", "30s", |c| {
-        Slot::Duration(&mut c.shutdown_timeout, Duration::ZERO..=HOUR)
+        Slot::Duration(&mut c.shutdown_timeout, SECOND..=HOUR)
     })
     .help("How long accepted requests and pending disk batches may take at shutdown."),
     optional("workers", "2", |c| Slot::Count(&mut c.workers, 1..=1024))

@@ -109,6 +109,15 @@ fn shares_read_back() {
     }
 }
 
+/// Every stop took longer, and ended with exit code 1.
+#[test]
+fn a_stop_may_take_a_second_at_least() {
+    only(
+        "shutdown_timeout = '10ms'",
+        "1: shutdown_timeout: must be between 1s and 1h, found \"10ms\"",
+    );
+}
+
 #[test]
 fn values_name_their_line_and_key() {
     only(
