@@ -4,8 +4,11 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use nix::sys::signal::Signal;
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Command;
 use tokio::time::Instant;
@@ -357,6 +360,34 @@ async fn the_access_log_has_answers_and_no_secrets() {
     assert!(first["bytes"].as_u64().unwrap() > 0);
     assert_eq!(lines.next().unwrap()["target"], "/items?limit=2&token=***");
     assert!(lines.next().is_none());
+}
+
+/// The start waited for a reader, and signals were not obeyed.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_access_log_in_a_fifo_needs_a_reader() {
+    let directory = TempDir::new().unwrap();
+    let fifo = directory.path().join("fifo");
+    mkfifo(&fifo, Mode::S_IRWXU).unwrap();
+    let name = fifo.display();
+    let config = format!("access_log = 'combined'\naccess_log_file = '{name}'\n{CONFIG}");
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let unread = configured(&config);
+    let args = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"];
+    let output = run(unread.path(), Some(&url), &args).await;
+    assert_eq!(output.status.code(), Some(1));
+    let told = stderr(&output);
+    let expected = format!(
+        "access_log_file = \"{name}\" can't be appended to: it is a FIFO that nothing reads"
+    );
+    assert!(told.contains(&expected), "{told}");
+
+    let reader = pipe::OpenOptions::new().open_receiver(&fifo).unwrap();
+    let (_directory, _url, serving) = start(&config).await;
+    fetch(serving.listen, "GET", "/items/1").await;
+    let line = BufReader::new(reader).lines().next_line().await.unwrap();
+    assert!(line.unwrap().contains("\"GET /items/1 HTTP/1.1\" 200 "));
+    assert_eq!(serving.terminate().await.code(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

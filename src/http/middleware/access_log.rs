@@ -8,6 +8,7 @@ mod line;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ use std::time::SystemTime;
 use axum::body::HttpBody;
 use axum::http::header::{CACHE_STATUS, HeaderName, REFERER, USER_AGENT};
 use axum::http::{HeaderMap, Response, StatusCode, Version};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use prometheus::IntCounter;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -120,11 +123,25 @@ impl AccessLog {
     }
 }
 
+/// Opens the file, or stderr. Never waits: a FIFO that nothing reads would hold up the start, and the stop with it.
 fn open(file: Option<&Path>) -> io::Result<Box<dyn Write + Send>> {
-    Ok(match file {
-        Some(file) => Box::new(OpenOptions::new().append(true).create(true).open(file)?),
-        None => Box::new(io::stderr()),
-    })
+    let Some(file) = file else {
+        return Ok(Box::new(io::stderr()));
+    };
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    let opened = options
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(file)
+        .map_err(|error| match error.raw_os_error().map(Errno::from_raw) {
+            Some(Errno::ENXIO) => {
+                io::Error::new(error.kind(), "it is a FIFO that nothing reads, or a socket")
+            }
+            _ => error,
+        })?;
+    // The thread that writes may wait: a line that a full pipe takes in part only would be broken.
+    fcntl(&opened, FcntlArg::F_SETFL(OFlag::O_APPEND))?;
+    Ok(Box::new(opened))
 }
 
 /// The state of the thread that writes.
