@@ -124,7 +124,7 @@ problems! {
     BODY_TOO_SLOW = REQUEST_TIMEOUT, "the request body arrived too slowly";
     NO_HOST = BAD_REQUEST, "the Host header is missing, which HTTP/1.1 requires";
     SEVERAL_HOSTS = BAD_REQUEST, "the Host header is sent more than once";
-    INVALID_HOST = BAD_REQUEST, "the Host header is not a host with or without a port";
+    INVALID_HOST = BAD_REQUEST, "the Host header, or the authority of the URI, is not a host with or without a port";
     TRANSFER_ENCODING = BAD_REQUEST, "Transfer-Encoding must be `chunked` alone";
     MALFORMED_HEAD = BAD_REQUEST,
         "the request line or a header field is malformed, or the length of the body is ambiguous";

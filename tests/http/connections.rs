@@ -132,6 +132,8 @@ async fn ambiguous_heads_are_a_problem() {
         ("HTTP/1.1\r\n", 400),
         ("HTTP/1.1\r\nHost: localhost\r\nHost: 127.0.0.1\r\n", 400),
         ("HTTP/1.0\r\nHost: localhost\r\nHost: localhost\r\n", 400),
+        ("HTTP/1.1\r\nHost: :80\r\n", 400),
+        ("HTTP/1.1\r\nHost: [foo]\r\n", 400),
     ] {
         let request = format!("GET /items/42 {head}Connection: close\r\n\r\n");
         let answer = parse(&exchange(server.address, request.as_bytes()).await);
