@@ -8,10 +8,11 @@ mod workers;
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use futures_util::future;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal as NixSignal;
@@ -231,29 +232,39 @@ async fn drain(
     let began = Instant::now();
     // A client that never ends its request must not use up the time that the disk tier needs.
     let answering = limit.saturating_sub(limit / STOPPING_SHARE);
-    let answered = tokio::select! {
-        biased;
-        answered = answer_all(serving, admin, began + answering.min(OPERATORS_WAIT)) => answered,
-        () = tokio::time::sleep(answering) => Err(anyhow!("clients were still connected after {answering:?}")),
-        () = ending => Err(anyhow!("clients were still connected at the second signal")),
-    };
+    let answered = answer_all(serving, admin, answering, ending).await;
     timeout_at(began + limit, service.stop())
         .await
         .map_err(|_| anyhow!("the disk tier was not written within {limit:?}"))?;
     answered
 }
 
-/// Ends when the requests for documents have been answered, and then those of the admin address, or when `limit` has passed:
-/// an operator's request that does not end must not hold up the stop.
+/// Waits until the requests for documents have been answered, and then those of the admin address: at most for
+/// `answering`, and not beyond `ending`.
+///
+/// # Errors
+/// If a request for a document was not answered.
 async fn answer_all(
     serving: JoinHandle<()>,
     admin: JoinHandle<()>,
-    limit: Instant,
+    answering: Duration,
+    ending: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    serving.await.context("serving")?;
-    match timeout_at(limit, admin).await {
-        Ok(ended) => ended.context("serving the admin address"),
-        Err(_) => Ok(()),
+    let mut ending = pin!(ending);
+    let operators_end = Instant::now() + answering.min(OPERATORS_WAIT);
+    tokio::select! {
+        biased;
+        served = serving => served.context("serving")?,
+        () = tokio::time::sleep(answering) => bail!("clients were still connected after {answering:?}"),
+        () = &mut ending => bail!("clients were still connected at the second signal"),
+    }
+    // An operator's request that does not end must not hold up the stop.
+    tokio::select! {
+        biased;
+        ended = timeout_at(operators_end, admin) => {
+            ended.map_or(Ok(()), |ended| ended.context("serving the admin address"))
+        }
+        () = ending => Ok(()),
     }
 }
 

@@ -196,11 +196,8 @@ async fn a_second_signal_ends_it_at_once() {
     assert_eq!(serving.ended().await.code(), Some(1));
 }
 
-/// It used up the time for requests, and the exit code was 1.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_unfinished_request_to_the_admin_address_does_not_hold_up_the_stop() {
-    let config = format!("shutdown_timeout = '10s'\n{CONFIG}");
-    let (_directory, _url, mut serving) = start(&config).await;
+/// Sends the head of a request to the admin address, and a part of its body.
+async fn half_request(serving: &LarderProcess) -> TcpStream {
     let mut half = TcpStream::connect(serving.admin).await.unwrap();
     // larder asks for the rest once it has begun to read the body.
     let head = "PUT /log-level HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n";
@@ -209,6 +206,26 @@ async fn an_unfinished_request_to_the_admin_address_does_not_hold_up_the_stop() 
     half.read_exact(&mut goes_on).await.unwrap();
     assert_eq!(&goes_on, b"HTTP/1.1 100 Continue\r\n\r\n");
     half.write_all(b"in").await.unwrap();
+    half
+}
+
+/// It used up the time for requests, and the exit code was 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unfinished_request_to_the_admin_address_does_not_hold_up_the_stop() {
+    let config = format!("shutdown_timeout = '10s'\n{CONFIG}");
+    let (_directory, _url, mut serving) = start(&config).await;
+    let _half = half_request(&serving).await;
+    serving.signal(Signal::SIGTERM);
+    assert_eq!(serving.ended().await.code(), Some(0));
+}
+
+/// All documents have been answered; the exit code was 1.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_signal_ends_the_wait_for_operators_without_an_error() {
+    let (_directory, _url, mut serving) = start(CONFIG).await;
+    let _half = half_request(&serving).await;
+    serving.signal(Signal::SIGTERM);
+    refuses_connections(&serving).await;
     serving.signal(Signal::SIGTERM);
     assert_eq!(serving.ended().await.code(), Some(0));
 }
