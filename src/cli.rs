@@ -262,9 +262,12 @@ pub struct ConfigArgs {
 }
 
 impl Cli {
-    /// Reads the process's arguments; on a usage error, `--help` or `--version` it prints and ends the process.
-    pub fn of_process() -> Self {
-        Self::parse_from_checked(std::env::args_os()).unwrap_or_else(|error| error.exit())
+    /// Reads the process's arguments.
+    ///
+    /// # Errors
+    /// A usage error; the text of `--help` or `--version`.
+    pub fn of_process() -> Result<Self, clap::Error> {
+        Self::parse_from_checked(std::env::args_os())
     }
 
     /// The command; `serve` where none is given.

@@ -6,7 +6,7 @@ use larder::cli::Cli;
 use larder::commands;
 use larder::commands::admin::NoResponse;
 use larder::commands::check::QueryErrors;
-use larder::commands::output::print_error;
+use larder::commands::output::{print_error, print_help};
 use larder::commands::status::NotReady;
 use larder::config::{ConfigError, Environment};
 use larder::telemetry;
@@ -21,11 +21,17 @@ const EXIT_CONFIG: u8 = 78;
 /// A larder is not ready or does not respond (`EX_UNAVAILABLE` there).
 const EXIT_UNAVAILABLE: u8 = 69;
 
-/// Wrong usage, as clap has it.
+/// Wrong usage, as clap has it, too.
 const EXIT_USAGE: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::of_process();
+    let cli = match Cli::of_process() {
+        Ok(cli) => cli,
+        Err(error) if error.use_stderr() => error.exit(),
+        Err(help) => {
+            return print_help(&help).map_or_else(|error| fail(&error), |()| ExitCode::SUCCESS);
+        }
+    };
     let environment = Environment::of_process();
     let log_level = match telemetry::init(&cli.telemetry(&environment)) {
         Ok(log_level) => log_level,

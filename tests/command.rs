@@ -8,13 +8,14 @@ mod refusals;
 mod serving;
 mod watching;
 
-use std::fs;
+use std::fs::{self, File};
+use std::process::Stdio;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 
 use crate::harness::cluster::TestCluster;
-use crate::harness::larder_process::{run, stderr, stdout};
+use crate::harness::larder_process::{command, run, stderr, stdout};
 use crate::harness::service::execute;
 
 /// A directory with this `larder.toml`.
@@ -69,6 +70,26 @@ async fn wrong_usage_exits_2_and_help_and_version_0() {
     assert!(stdout(&help).contains("78"));
     // None of this has left anything behind.
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Help was lost without a word.
+#[tokio::test]
+async fn output_that_a_full_disk_loses_exits_1() {
+    let directory = TempDir::new().unwrap();
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["status", "--help"],
+        &["config", "--example"],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let mut larder = command(directory.path(), None, args);
+        let larder = larder.stdout(full).stderr(Stdio::piped());
+        let output = larder.spawn().unwrap().wait_with_output().await.unwrap();
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        let told = stderr(&output);
+        assert!(told.contains("writing the output: "), "{args:?}: {told}");
+    }
 }
 
 #[tokio::test]

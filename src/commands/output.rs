@@ -4,7 +4,7 @@
 //! the exit code is that of the command.
 
 use std::error::Error;
-use std::io::{ErrorKind, Write};
+use std::io::{self, ErrorKind, Write};
 
 use anyhow::Context;
 
@@ -18,7 +18,20 @@ use crate::unseen::escaped;
 /// # Errors
 /// If it can't be written, as on a full disk.
 pub(super) fn print(out: &mut impl Write, text: &str) -> anyhow::Result<bool> {
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    is_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Writes the text of `--help` or `--version` to stdout, with colours on a terminal.
+///
+/// # Errors
+/// If it can't be written, as on a full disk.
+pub fn print_help(help: &clap::Error) -> anyhow::Result<()> {
+    is_written(help.print().and_then(|()| io::stdout().flush())).map(drop)
+}
+
+/// Whether what was written is still read.
+fn is_written(written: io::Result<()>) -> anyhow::Result<bool> {
+    match written {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(error).context("writing the output"),
@@ -48,8 +61,6 @@ pub(super) fn shown(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
     use crate::resource::definition::{Mistake, Place};
 
