@@ -5,8 +5,10 @@
 
 use std::error::Error;
 use std::io::{self, ErrorKind, Write};
+use std::os::fd::AsFd;
 
 use anyhow::Context;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::commands::check::QueryErrors;
 use crate::config::ConfigError;
@@ -19,6 +21,14 @@ use crate::unseen::escaped;
 /// If it can't be written, as on a full disk.
 pub(super) fn print(out: &mut impl Write, text: &str) -> anyhow::Result<bool> {
     is_written(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Whether stdout is still read. A pipe that is not tells so without being written to.
+pub(super) fn is_read() -> bool {
+    let stdout = io::stdout();
+    let mut polled = [PollFd::new(stdout.as_fd(), PollFlags::empty())];
+    let closed = poll(&mut polled, PollTimeout::ZERO).is_ok_and(|events| events > 0);
+    !closed
 }
 
 /// Writes the text of `--help` or `--version` to stdout, with colours on a terminal.

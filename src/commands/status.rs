@@ -14,7 +14,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::cli::{StatusArgs, StatusFormat};
 use crate::commands::admin::AdminClient;
-use crate::commands::output::{print, print_error, shown};
+use crate::commands::output::{is_read, print, print_error, shown};
 use crate::config::Config;
 use crate::unseen::escaped;
 
@@ -124,7 +124,8 @@ async fn watch(client: &AdminClient, format: StatusFormat) -> anyhow::Result<()>
         };
         is_first = false;
         last = asked.and_then(|report| Ok(report.readiness.map(drop)?));
-        if !print(&mut stdout(), &printed)? {
+        // Nothing is printed of a larder that does not respond, and an empty text is never refused.
+        if !print(&mut stdout(), &printed)? || !is_read() {
             return last;
         }
     }

@@ -1,5 +1,6 @@
 //! `larder status` and `larder explain`, and `larder purge` with keys that are no usual segments of a path.
 
+use std::net::TcpListener;
 use std::process::Stdio;
 
 use nix::sys::signal::{Signal, kill};
@@ -236,6 +237,23 @@ async fn a_closed_pipe_is_no_failure() {
             assert_eq!(output.status.code(), code, "{args:?}: {told}");
             assert!(!told.contains("pipe"), "{args:?}: {told}");
         }
+    }
+}
+
+/// It has nothing to print on stdout then, and did not end.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_pipe_ends_the_watch_of_a_larder_that_does_not_respond() {
+    let directory = reachable_directory();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let admin = listener.local_addr().unwrap().to_string();
+    drop(listener);
+    for format in ["human", "json"] {
+        let args = ["--admin", &admin, "status", "--watch", "--format", format];
+        let mut larder = command(directory.path(), None, &args);
+        let larder = larder.stdout(closed_pipe()).stderr(Stdio::null());
+        let mut larder = larder.spawn().unwrap();
+        let ended = timeout(COMMAND_TIMEOUT, larder.wait()).await;
+        assert_eq!(ended.expect("it goes on").unwrap().code(), UNAVAILABLE);
     }
 }
 
