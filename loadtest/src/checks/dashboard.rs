@@ -500,7 +500,7 @@ async fn lost_feed_is_told(browser: &Browser) -> anyhow::Result<()> {
                 status.feed.lost = 'refused';
                 showFacts(status, { requests: 0, hitRatio: null });
                 const facts = document.querySelector('#facts').textContent;
-                return facts.includes('no failure yet') && !facts.includes('reachable');
+                return facts.includes('not known to fail') && !facts.includes('reachable');
             })";
     browser
         .until("that reads may be lost with the feed", shown)

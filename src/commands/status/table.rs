@@ -63,7 +63,9 @@ fn source(status: &Value) -> Option<String> {
     let feed_lost = status["feed"]["lost"].is_string();
     match (lost("reads_lost"), lost("writes_lost")) {
         // Requests may not have needed PostgreSQL since then.
-        (None, None) if feed_lost => parts.push("no read or write has failed yet".to_owned()),
+        (None, None) if feed_lost => {
+            parts.push("reads and writes are not known to fail".to_owned())
+        }
         (None, None) => parts.push("reads and writes work".to_owned()),
         (reads, writes) => {
             parts.extend(reads.map(|reason| format!("reads are lost: {reason}")));
@@ -296,7 +298,7 @@ depts       yes       10     90.0 %         10    3
         assert!(told(None).contains("\nPostgreSQL  reads and writes work\n"));
         let told = told(Some("refused"));
         assert!(
-            told.contains("\nPostgreSQL  no read or write has failed yet\n"),
+            told.contains("\nPostgreSQL  reads and writes are not known to fail\n"),
             "{told}"
         );
     }

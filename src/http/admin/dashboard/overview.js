@@ -76,7 +76,7 @@ function makeCards() {
 // Of reads or writes; while the feed is lost, they may be lost, too, and no request has noticed it yet.
 function reachable(lost, isFeedLost) {
   if (lost != null) return element("span", { class: "bad" }, "lost");
-  return isFeedLost ? "no failure yet" : "reachable";
+  return isFeedLost ? "not known to fail" : "reachable";
 }
 
 function feed(status) {
