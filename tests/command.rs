@@ -1,6 +1,7 @@
 //! The built binary as a user runs it: exit codes, messages, installing, serving.
 
 mod banner;
+mod hostile_names;
 mod installing;
 mod logs;
 mod private_postgres;

@@ -10,6 +10,8 @@ use serde::Serialize;
 
 use crate::check::{Finding, Ignored, Rule, Severity};
 use crate::resource::definition::Place;
+use crate::resource::sql::printable;
+use crate::unseen::escaped_json;
 
 /// What a check has found.
 #[derive(Clone, Debug, Default)]
@@ -64,7 +66,7 @@ impl Report {
     }
 
     /// Leaves out what is `ignored`, and brings the rest into the order in which it is reported: errors first, then by rule,
-    /// object and reason. Equal findings are reported once.
+    /// object and reason. Equal findings are reported once, and SQL has no characters that are not seen.
     pub fn finish(&mut self, ignored: &[Ignored]) {
         let is_reported =
             |finding: &Finding| !ignored.iter().any(|ignored| ignored.covers(finding));
@@ -83,6 +85,12 @@ impl Report {
         };
         self.findings.sort_by_cached_key(key);
         self.findings.dedup();
+        let findings = self.findings.iter_mut();
+        let remedies = findings.flat_map(|finding| &mut finding.remedies);
+        let grants = self.skipped.iter_mut().map(|skipped| &mut skipped.grant);
+        for sql in remedies.map(|remedy| &mut remedy.sql).chain(grants) {
+            *sql = printable(sql);
+        }
     }
 
     /// Those that were found.
@@ -105,8 +113,8 @@ impl Report {
     pub fn text(&self, format: Format) -> String {
         match format {
             Format::Human => human::text(self),
-            Format::Json => json::text(self),
-            Format::Sarif => sarif::text(self),
+            Format::Json => escaped_json(&json::text(self)).into_owned(),
+            Format::Sarif => escaped_json(&sarif::text(self)).into_owned(),
             Format::Github => github::text(self),
             Format::Sql => sql::text(self),
         }
@@ -118,19 +126,16 @@ fn file_and_line(place: &Place) -> Option<(&str, usize)> {
     (place.line > 0).then_some((&*place.origin, place.line))
 }
 
-/// `text` in one line, with blanks in place of control characters: a terminal would obey them.
-fn in_line(text: &str) -> String {
-    text.replace(char::is_control, " ")
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use clap::ValueEnum;
     use serde_json::Value;
 
     use super::*;
     use crate::check::{IndexCost, Remedy};
+    use crate::unseen::is_unseen;
 
     fn report() -> Report {
         let mut report = Report::default();
@@ -195,7 +200,7 @@ mod tests {
         assert_eq!(lines.len(), 4);
         assert!(lines[0].starts_with("::error title=rights::"));
         assert!(lines[1].starts_with("::warning file=shop%2C1.toml,line=7,title=missing-index::"));
-        assert!(lines[1].contains("a%0Ab%25"));
+        assert!(lines[1].contains(r"a\nb%25"));
     }
 
     #[test]
@@ -221,7 +226,30 @@ mod tests {
 
     #[test]
     fn names_do_not_control_a_terminal() {
-        assert_eq!(in_line("a\nb\u{1b}[2Jc\u{9b}"), "a b [2Jc ");
+        let name = "a\nb\u{1b}[2Jc\u{9b}\u{202e}";
+        let mut report = Report::default();
+        let mut finding = Finding::new(Rule::Rights, Severity::Error, name.into(), name.into());
+        finding.plan_line = Some(name.to_owned());
+        let sql = format!("grant select on \"{name}\" to b;");
+        finding.remedies.push(Remedy { sql, lock: None });
+        report.add([finding]);
+        report.unchecked.push(Unchecked {
+            name: name.to_owned(),
+            place: None,
+            reason: name.to_owned(),
+        });
+        report.skipped.push(Skipped {
+            name: name.to_owned(),
+            grant: format!("grant usage on schema \"{name}\" to b;"),
+        });
+        report.finish(&[]);
+        for format in Format::value_variants() {
+            let text = report.text(*format);
+            let is_obeyed = |c: char| c != '\n' && is_unseen(c);
+            assert!(!text.contains(is_obeyed), "{format:?}: {text:?}");
+            let is_forged = |line: &str| line.starts_with('b');
+            assert!(!text.lines().any(is_forged), "{format:?}: {text}");
+        }
     }
 
     #[test]

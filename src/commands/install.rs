@@ -7,6 +7,7 @@ use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
 use crate::feed;
 use crate::feed::establish::EstablishError;
+use crate::resource::sql::printable;
 use crate::source::session::Database;
 
 /// Installs schema and triggers, or with `prints` writes the SQL to stdout and changes nothing.
@@ -17,7 +18,7 @@ pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
         if prints {
             let script = feed::install_script(&database, &config.resources, &config.feed).await;
-            print(&mut stdout(), &script.map_err(misfit)?)?;
+            print(&mut stdout(), &printable(&script.map_err(misfit)?))?;
             return Ok(());
         }
         feed::install(&database, &config.resources, &config.feed)
@@ -36,7 +37,8 @@ pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
 pub async fn uninstall(config: &Config, prints: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
         if prints {
-            print(&mut stdout(), &feed::uninstall_script(&database).await?)?;
+            let script = feed::uninstall_script(&database).await?;
+            print(&mut stdout(), &printable(&script))?;
             return Ok(());
         }
         feed::uninstall(&database).await?;

@@ -16,7 +16,7 @@ use crate::cli::{StatusArgs, StatusFormat};
 use crate::commands::admin::AdminClient;
 use crate::commands::output::{is_read, print, print_error, shown};
 use crate::config::Config;
-use crate::unseen::escaped;
+use crate::unseen::{escaped, escaped_json};
 
 /// `--watch` asks once in this time.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -70,7 +70,7 @@ async fn report(client: &AdminClient) -> anyhow::Result<Report> {
 
 fn text(client: &AdminClient, report: &Report, format: StatusFormat) -> anyhow::Result<String> {
     if format == StatusFormat::Json {
-        return Ok(format!("{}\n", report.status.trim_end()));
+        return Ok(format!("{}\n", escaped_json(report.status.trim_end())));
     }
     let status = serde_json::from_str(&report.status);
     let status = status.context("the admin address answers no JSON")?;

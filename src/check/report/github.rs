@@ -2,12 +2,17 @@
 
 use crate::check::report::{Report, file_and_line};
 use crate::check::{Finding, Severity};
+use crate::unseen::escaped;
 
 pub(super) fn text(report: &Report) -> String {
     let findings = report.findings().iter().map(annotation);
     let unchecked = report.unchecked.iter().map(|unchecked| {
-        let message = format!("{}: {}", unchecked.name, unchecked.reason);
-        format!("::warning title=not checked::{}\n", escaped(&message))
+        let message = format!(
+            "{}: {}",
+            escaped(&unchecked.name),
+            escaped(&unchecked.reason)
+        );
+        format!("::warning title=not checked::{}\n", escaped_data(&message))
     });
     findings.chain(unchecked).collect()
 }
@@ -21,22 +26,22 @@ fn annotation(finding: &Finding) -> String {
     let place = finding.place.as_ref().and_then(file_and_line);
     let place = place.map(|(file, line)| format!("file={},line={line},", escaped_property(file)));
     let sql = finding.remedies.iter().map(|remedy| &*remedy.sql);
-    let message = format!("{}: {}", finding.object, finding.reason);
+    let message = format!("{}: {}", escaped(&finding.object), escaped(&finding.reason));
     let message: Vec<&str> = std::iter::once(message.as_str()).chain(sql).collect();
     format!(
         "::{command} {}title={}::{}\n",
         place.unwrap_or_default(),
         finding.rule,
-        escaped(&message.join("\n"))
+        escaped_data(&message.join("\n"))
     )
 }
 
-fn escaped(text: &str) -> String {
+fn escaped_data(text: &str) -> String {
     text.replace('%', "%25")
         .replace('\r', "%0D")
         .replace('\n', "%0A")
 }
 
 fn escaped_property(text: &str) -> String {
-    escaped(text).replace(':', "%3A").replace(',', "%2C")
+    escaped_data(text).replace(':', "%3A").replace(',', "%2C")
 }

@@ -2,8 +2,9 @@
 
 use bytesize::ByteSize;
 
-use crate::check::report::{Report, file_and_line, in_line};
+use crate::check::report::{Report, file_and_line};
 use crate::check::{Finding, Severity};
+use crate::unseen::escaped;
 
 /// A longer statement is not shown.
 const LINES_MAX: usize = 12;
@@ -16,15 +17,15 @@ pub(super) fn text(report: &Report) -> String {
     for unchecked in &report.unchecked {
         text.push_str(&format!(
             "not checked: {}: {}\n",
-            in_line(&unchecked.name),
-            in_line(&unchecked.reason)
+            escaped(&unchecked.name),
+            escaped(&unchecked.reason)
         ));
     }
     for skipped in &report.skipped {
         text.push_str(&format!(
             "skipped: {}; {}\n",
-            in_line(&skipped.name),
-            in_line(&skipped.grant)
+            escaped(&skipped.name),
+            escaped(&skipped.grant)
         ));
     }
     let count = |severity| {
@@ -50,12 +51,12 @@ fn add(text: &mut String, finding: &Finding) {
         "{} {} {}{}: {}\n",
         finding.severity.as_str(),
         finding.rule,
-        in_line(&finding.object),
+        escaped(&finding.object),
         place.unwrap_or_default(),
-        in_line(&finding.reason)
+        escaped(&finding.reason)
     ));
     if let Some(line) = &finding.plan_line {
-        text.push_str(&format!("  plan: {}\n", in_line(line)));
+        text.push_str(&format!("  plan: {}\n", escaped(line)));
     }
     if let Some(cost) = finding.cost {
         text.push_str(&format!(

@@ -1,6 +1,7 @@
 //! The statements of a report, for psql.
 
-use crate::check::report::{Report, in_line};
+use crate::check::report::Report;
+use crate::unseen::escaped;
 
 pub(super) fn text(report: &Report) -> String {
     let mut text = String::from("-- Run it with psql, outside of a transaction.\n");
@@ -8,8 +9,8 @@ pub(super) fn text(report: &Report) -> String {
         text.push_str(&format!(
             "\n-- {} {}: {}\n",
             finding.rule,
-            in_line(&finding.object),
-            in_line(&finding.reason)
+            escaped(&finding.object),
+            escaped(&finding.reason)
         ));
         for remedy in &finding.remedies {
             if let Some(lock) = remedy.lock {
@@ -22,8 +23,8 @@ pub(super) fn text(report: &Report) -> String {
     for unchecked in &report.unchecked {
         text.push_str(&format!(
             "-- not checked: {}: {}\n",
-            in_line(&unchecked.name),
-            in_line(&unchecked.reason)
+            escaped(&unchecked.name),
+            escaped(&unchecked.reason)
         ));
     }
     text

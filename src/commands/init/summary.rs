@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::Path;
 
 use crate::resource::catalogue::{Catalogue, TableName};
-use crate::resource::sql::identifier;
+use crate::resource::sql::{identifier, printable};
 use crate::resource::suggest::{LeftOut, SuggestedRow, Suggestion};
 use crate::unseen::escaped;
 
@@ -163,9 +163,9 @@ fn missing_index(name: &TableName, columns: &[String], catalogue: &Catalogue) ->
         " concurrently"
     };
     let names: Vec<String> = columns.iter().map(|name| identifier(name)).collect();
-    Some(format!(
+    Some(printable(&format!(
         "create index{concurrently} on {} ({});",
         name.sql(),
         names.join(", ")
-    ))
+    )))
 }
