@@ -62,12 +62,11 @@ pub async fn inspect(
     let mut needed = rights(&fitting, config.answers);
     needed.extend(column_rights(&fitting));
     let lacked = lacking(connection, &role, needed).await?;
-    let mut lacks = not_allowed(lacked, &role, "larder's role");
+    let mut lacks = not_allowed(lacked, &role, "");
     if let Some(requesting) = requesting.filter(|requesting| *requesting != role) {
         let needed = request_rights(&fitting, config.answers);
         let lacked = lacking(connection, requesting, needed).await?;
-        let named = "larder's role over database.url,";
-        lacks.extend(not_allowed(lacked, requesting, named));
+        lacks.extend(not_allowed(lacked, requesting, " (over database.url)"));
     }
     let loggers = inspection.logger_names();
     Ok(Inspected {
@@ -84,10 +83,10 @@ pub async fn inspect(
     })
 }
 
-/// The privileges that `role` lacks, which messages call `named`.
-fn not_allowed(lacked: Vec<Right>, role: &str, named: &str) -> Vec<Lack> {
+/// The privileges that `role` lacks. `over` says by which connection larder has it, if that has to be said.
+fn not_allowed(lacked: Vec<Right>, role: &str, over: &str) -> Vec<Lack> {
     let lacked = lacked.into_iter().map(|right| Lack {
-        reason: format!("{named} {role} lacks {}", right.privilege),
+        reason: format!("larder's role {role}{over} lacks {}", right.privilege),
         sql: right.sql(role),
         object: right.object,
     });

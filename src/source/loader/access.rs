@@ -230,7 +230,7 @@ impl LoaderStatement for Refusal<'_> {
         let connection = &mut session.connection;
         let error = with_grants(connection, self.error.clone(), rights, otherwise).await;
         Ok(format!(
-            "larder's role may not read them over database.url: {error}"
+            "larder's role may not read its tables over database.url: {error}"
         ))
     }
 }
