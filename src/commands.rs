@@ -40,7 +40,12 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
         Command::Status(_) | Command::Explain(_) | Command::Purge(_) => {
             Config::load_for_admin(sources)?
         }
-        _ => Config::load(sources)?,
+        Command::Serve(_) | Command::Config(_) | Command::HashPassword => Config::load(sources)?,
+        Command::Check(_)
+        | Command::Prune(_)
+        | Command::Seed(_)
+        | Command::Install(_)
+        | Command::Uninstall(_) => Config::load_for_database(sources)?,
     };
     // `serve` starts further threads for requests.
     let runtime = Builder::new_current_thread()

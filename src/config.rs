@@ -172,9 +172,8 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all that is wrong.
     pub fn load(sources: &Sources) -> Result<Self, ConfigError> {
-        let mut reader = ConfigReader::new();
-        let file = read_file(sources, &mut reader);
-        read_others(sources, &mut reader);
+        let (mut reader, file) = read(sources);
+        reader.check_files();
         let mut config = Self {
             file,
             ..reader.finish()?
@@ -183,6 +182,19 @@ impl Config {
             config.restrict_tiers(tiers);
         }
         Ok(config)
+    }
+
+    /// As [`Config::load`], for a command that only uses the database, and no tier. It reads no files that settings name: they
+    /// may be for the user of `serve` only.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with all that is wrong.
+    pub fn load_for_database(sources: &Sources) -> Result<Self, ConfigError> {
+        let (reader, file) = read(sources);
+        Ok(Self {
+            file,
+            ..reader.finish()?
+        })
     }
 
     /// As [`Config::load`], without a file. Settings need not fit together: a file may have what they lack.
@@ -201,9 +213,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`] with all values that are wrong.
     pub fn load_for_admin(sources: &Sources) -> Result<Self, ConfigError> {
-        let mut reader = ConfigReader::new();
-        let file = read_file(sources, &mut reader);
-        read_values(sources, &mut reader);
+        let (reader, file) = read(sources);
         Ok(Self {
             file,
             ..reader.finish_unfitted()?
@@ -335,10 +345,12 @@ impl Sources {
     }
 }
 
-/// Reads environment and flags, which override the file, and checks files that settings name.
-fn read_others(sources: &Sources, reader: &mut ConfigReader) {
-    read_values(sources, reader);
-    reader.check_files();
+/// Reads the file, and environment and flags, which override it. Returns the path of the file as well, if there is one.
+fn read(sources: &Sources) -> (ConfigReader, Option<PathBuf>) {
+    let mut reader = ConfigReader::new();
+    let file = read_file(sources, &mut reader);
+    read_values(sources, &mut reader);
+    (reader, file)
 }
 
 /// Reads environment and flags.
@@ -499,6 +511,24 @@ mod tests {
         assert!(refused.contains("tls.certificate_file"), "{refused}");
         let config = Config::load_for_admin(&sources).unwrap();
         assert_eq!(config.admin.port(), 9);
+    }
+
+    #[test]
+    fn a_command_of_the_database_checks_settings_and_no_files_that_they_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |text: &str| {
+            std::fs::write(directory.path().join(DEFAULT_FILE), text).unwrap();
+            sources(directory.path().to_owned(), &[], &[])
+        };
+        let tls = "[tls]\ncertificate_file = 'none.pem'\n";
+        let sources = write(&format!("{tls}key_file = 'none.pem'"));
+        assert!(Config::load(&sources).is_err());
+        assert!(Config::load_for_database(&sources).is_ok());
+        let refused = Config::load_for_database(&write(tls)).unwrap_err();
+        assert!(
+            refused.to_string().contains("key_file must name"),
+            "{refused}"
+        );
     }
 
     #[test]

@@ -21,11 +21,14 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::CertificateDer;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use crate::command::configured;
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::larder_process::{LarderProcess, run, stderr};
 use crate::harness::raw_http::{fetch, parse};
 use crate::harness::service::execute;
+
+const SQL: &str = "create table item (id bigint primary key); insert into item values (1)";
 
 const CONFIG: &str = "
     [[resource]]
@@ -63,11 +66,7 @@ async fn logged(directory: &Path, text: &str) {
 
 async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
     let url = TestCluster::database().await.url;
-    execute(
-        &url,
-        "create table item (id bigint primary key); insert into item values (1)",
-    )
-    .await;
+    execute(&url, SQL).await;
     let directory = TempDir::new().unwrap();
     fs::write(directory.path().join("larder.toml"), CONFIG).unwrap();
     let certificate = certify(directory.path());
@@ -75,6 +74,36 @@ async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
     assert!(serving.banner.contains(" https://"), "{}", serving.banner);
     serving.ready().await;
     (directory, certificate, serving)
+}
+
+/// The owner of the tables, who ran `install` with larder's file, had to be able to read its key.
+#[tokio::test(flavor = "multi_thread")]
+async fn only_serve_and_config_need_the_key() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let directory = configured(CONFIG);
+    certify(directory.path());
+    fs::remove_file(directory.path().join("key.pem")).unwrap();
+    let commands: [&[&str]; 7] = [
+        &["install", "--print"],
+        &["install"],
+        &["check"],
+        &["prune"],
+        &["seed", "--depts", "1"],
+        &["uninstall", "--print"],
+        &["uninstall"],
+    ];
+    for command in commands {
+        let output = run(directory.path(), Some(&url), command).await;
+        let code = output.status.code();
+        assert_eq!(code, Some(0), "{command:?}: {}", stderr(&output));
+    }
+    for command in [&["config", "--check"][..], &["serve"]] {
+        let output = run(directory.path(), Some(&url), command).await;
+        assert_eq!(output.status.code(), Some(78), "{command:?}");
+        let told = stderr(&output);
+        assert!(told.contains("tls.key_file"), "{command:?}: {told}");
+    }
 }
 
 /// Connects as a client that trusts `certificate` alone.
