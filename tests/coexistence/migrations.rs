@@ -115,6 +115,31 @@ async fn the_feed_goes_on_while_a_resource_does_not_fit() {
     .await;
 }
 
+/// While one table was altered again and again, changes of the others were read only after the last time.
+#[tokio::test(flavor = "multi_thread")]
+async fn changes_beside_an_altered_table_are_read_before_it_is_checked() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let config = format!("[feed]\nmax_staleness = '1h'\n{CONFIG}");
+    let larder = TestService::start_on(&url, &config, &[]).await;
+    let is_cached = async |name: &str| {
+        let answer = larder.get("/b/1").await;
+        (is_hit(&answer) && answer.body.contains(name)).then_some(())
+    };
+    eventually("b is cached", async || is_cached("first").await).await;
+    // The check of everything reads it, and no pass.
+    let holder = lock_table(&url, "larder.node").await;
+    let both = "begin; update b set name = 'second'; alter table a add more int; commit";
+    execute(&url, both).await;
+    eventually("b is read again", async || is_cached("second").await).await;
+    unlock(holder).await;
+    eventually("a has its column", async || {
+        let answer = larder.get("/a/1").await;
+        (is_hit(&answer) && answer.body.contains("more")).then_some(())
+    })
+    .await;
+}
+
 /// Resources may have one definition, under names and with tiers of their own.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_definition_of_two_resources_is_remembered() {

@@ -38,7 +38,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         let began_at = Boottime::now();
         let reading = self.read_pass(connection, context, &from, began_at);
-        let read = match reading.await {
+        let (read, is_recheck_due) = match reading.await {
             Ok(read) => read,
             Err(StopReason::Failed(EstablishError::Source(error))) if !error.is_transient() => {
                 // The next pass from this position would fail as well. Without one, the feed begins at the newest one.
@@ -91,6 +91,9 @@ impl<F: FnMut(Event)> Feed<F> {
                 Ok(()) => {}
             }
         }
+        if is_recheck_due {
+            return Err(StopReason::Recheck);
+        }
         Ok(found)
     }
 
@@ -104,14 +107,15 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Reads what is new since `from`, and makes sure that all of it was logged: the rows first, then the signs of
-    /// changed definitions, then the fingerprints if they are needed.
+    /// changed definitions, then the fingerprints if they are needed. Returns also whether definitions have changed: their
+    /// resources are distrusted, what was read holds for the others, and everything has to be checked again then.
     async fn read_pass(
         &mut self,
         connection: &mut PgConnection,
         context: &PassContext,
         from: &Position,
         began_at: Boottime,
-    ) -> Result<PassReading, StopReason> {
+    ) -> Result<(PassReading, bool), StopReason> {
         let definitions = &context.definitions;
         let interval = FINGERPRINTS_INTERVAL_MAX.min(self.setup.config.max_staleness / 2);
         let with_fingerprints =
@@ -135,7 +139,7 @@ impl<F: FnMut(Event)> Feed<F> {
             && known.is_some_and(|known| known.remainder == read.remainder)
         {
             // No transaction has become visible, so there is none that may have logged nothing.
-            return Ok(read);
+            return Ok((read, false));
         }
         let signs = DefinitionSigns {
             plan_mark: with_timeout(PASS_TIMEOUT, definitions.plan_mark(connection)).await?,
@@ -143,24 +147,24 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         let is_same = self.signs.as_ref() == Some(&signs);
         let fingerprints = match &read.fingerprints {
-            None if is_same => return Ok(read),
+            None if is_same => return Ok((read, false)),
             Some(fingerprints) if is_same => fingerprints.clone(),
             // Computed after the plan mark that they will belong to.
             _ => with_timeout(PASS_TIMEOUT, definitions.fingerprints(connection)).await?,
         };
-        if let Err(reason) = self.compare_fingerprints(&fingerprints) {
+        let has_changed = !self.compare_fingerprints(&fingerprints);
+        if has_changed && is_same {
             let reading = definitions.plan_mark(connection);
-            if is_same && with_timeout(PASS_TIMEOUT, reading).await? == signs.plan_mark {
+            if with_timeout(PASS_TIMEOUT, reading).await? == signs.plan_mark {
                 tracing::warn!(
                     "cached plans are not invalidated by DDL on this server; every pass checks the tables"
                 );
                 self.is_plan_mark_unreliable = true;
             }
-            return Err(reason);
         }
         self.signs = Some(signs);
         self.fingerprints_at = began_at;
-        Ok(read)
+        Ok((read, has_changed))
     }
 
     /// Reads what is new since `from`, without joining tables of locked resources: a client that alters one table must
@@ -238,21 +242,21 @@ impl<F: FnMut(Event)> Feed<F> {
         Err(StopReason::Recheck)
     }
 
-    /// Stops if a fingerprint is not the known one. Its resource is distrusted until it is checked again.
-    fn compare_fingerprints(&mut self, fingerprints: &Fingerprints) -> Result<(), StopReason> {
+    /// Whether all fingerprints are the known ones. A resource with another one is distrusted until it is checked again.
+    fn compare_fingerprints(&mut self, fingerprints: &Fingerprints) -> bool {
         let (equal, differing): (Fingerprints, Fingerprints) =
             std::mem::take(&mut self.fingerprints)
                 .into_iter()
                 .partition(|known| fingerprints.contains(known));
         self.fingerprints = equal;
         if differing.is_empty() {
-            return Ok(());
+            return true;
         }
         for (resource, _) in differing {
             (self.on_event)(Event::Distrusted { resource });
         }
         tracing::info!("tables or triggers have changed; checking them");
-        Err(StopReason::Recheck)
+        false
     }
 
     /// If the disk tier offers a position, runs a pass from there, so that its content can be used. This is done once.
@@ -279,13 +283,13 @@ impl<F: FnMut(Event)> Feed<F> {
         let began_at = Boottime::now();
         let reading = self.read_pass(connection, context, &from, began_at);
         let read = match reading.await {
-            Ok(read) => read,
-            Err(reason) => {
+            Ok((read, false)) => read,
+            unread => {
                 tracing::info!(
                     "the disk tier starts empty: the changes since it was written can't be read"
                 );
                 (self.on_event)(Event::NotResumed);
-                return Err(reason);
+                return Err(unread.err().unwrap_or(StopReason::Recheck));
             }
         };
         if !read.is_valid {

@@ -24,7 +24,8 @@
 //! - *A mark that has changed*: the pass does not complete, and the next one is judged. If the fingerprints are equal,
 //!   memory stays. If they differ, or whenever larder prefers so ([`Action::Distrust`]), memory is emptied and nothing
 //!   is kept until a mark, then fingerprints with every trigger in place, have been read and every visible change has
-//!   sent its messages ([`Kind::Recovery`]).
+//!   sent its messages ([`Kind::Recovery`]). The position moves nevertheless to where fingerprints that differ were found:
+//!   what the pass has read holds for the resources whose fingerprints are equal.
 //! - *A load*: its statement has read, and it is installed unless memory has been invalidated since.
 //! - *Time*: [`State::young`] holds moments in their order. Each lasts `max_staleness / 2`, and one that counts for
 //!   `max_staleness` is put behind all others for a second time, so that the order is that of a real clock.

@@ -174,13 +174,13 @@ impl Definition {
                 pass.changed = log.copied().any(|logged| logged);
                 match pass.kind {
                     Kind::Judged if self.fingerprints == Fingerprints::WithRows => {
-                        self.judge(state)
+                        self.judge(state, pass)
                     }
                     Kind::Recovery => state.verify(),
                     Kind::Plain | Kind::Judged => true,
                 }
             }
-            Step::Compare => self.judge(state),
+            Step::Compare => self.judge(state, pass),
             Step::Mark => self.read_mark(state, pass),
             Step::Complete => {
                 let unsent = matches!(state.database.change, Some((_, false)));
@@ -200,12 +200,16 @@ impl Definition {
     }
 
     /// Compares fingerprints; whether the pass goes on.
-    fn judge(&self, state: &mut State) -> bool {
+    fn judge(&self, state: &mut State, pass: Pass) -> bool {
         let same = state.version == state.database.version;
         if same || (!self.has(Guard::Fingerprints) && !state.doubt) {
             return true;
         }
         state.distrust();
+        // What the pass has read holds for other resources, so the position moves.
+        if self.fingerprints != Fingerprints::Earlier && self.has(Guard::RowsBeforeMark) {
+            state.move_position(pass);
+        }
         false
     }
 
@@ -238,8 +242,7 @@ impl Definition {
             state.memory = None;
             state.load = None;
         }
-        state.position = pass.seen;
-        state.told = pass.told;
+        state.move_position(pass);
         let judged = pass.kind != Kind::Plain;
         if judged {
             state.trusted = true;
@@ -248,10 +251,6 @@ impl Definition {
         if judged || !self.has(Guard::FreshFromJudged) {
             state.freshen(judged && !self.has(Guard::FreshFromJudged));
         }
-        let told = state.told;
-        state
-            .young
-            .retain(|(moment, _)| !matches!(moment, Moment::Commit(commit) if *commit <= told));
     }
 }
 
@@ -341,6 +340,14 @@ impl State {
         self.load = None;
         self.young.retain(|(moment, _)| *moment != Moment::Fresh);
         self.abandon();
+    }
+
+    /// All that the pass has seen is covered.
+    fn move_position(&mut self, pass: Pass) {
+        let Pass { seen, told, .. } = pass;
+        (self.position, self.told) = (seen, told);
+        self.young
+            .retain(|(moment, _)| !matches!(moment, Moment::Commit(commit) if *commit <= told));
     }
 
     /// Reads fingerprints for a recovery; whether the trigger is in place.
