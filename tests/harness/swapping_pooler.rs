@@ -1,5 +1,5 @@
-//! A small connection pooler that swaps server connections: it opens one for each client, and may swap those of two
-//! clients between messages, as poolers in statement or transaction mode do. Startup parameters have arrived by then.
+//! A small connection pooler that swaps server connections: it opens one for each client, and may swap those of clients
+//! between messages, as poolers in statement or transaction mode do. Startup parameters have arrived by then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,6 +17,8 @@ type ServerConnection = Arc<TurnMutex<TcpStream>>;
 struct PoolerState {
     address: String,
     servers: Mutex<Vec<ServerConnection>>,
+    /// The places in `servers` of those whose clients are connected.
+    open: Mutex<Vec<usize>>,
     swap: AtomicBool,
     /// Answers to messages that contain this text are held back.
     hold: watch::Sender<Option<&'static str>>,
@@ -42,6 +44,7 @@ impl SwappingPooler {
         let shared = Arc::new(PoolerState {
             address: server.to_owned(),
             servers: Mutex::default(),
+            open: Mutex::default(),
             swap: AtomicBool::new(false),
             hold: watch::channel(None).0,
             held: watch::channel(0).0,
@@ -55,7 +58,7 @@ impl SwappingPooler {
         }
     }
 
-    /// Swaps the server connections of each two clients, or gives each client its own again.
+    /// Gives each client that is connected the server connection of the next one, or its own again.
     pub(crate) fn set_swapping(&self, on: bool) {
         self.shared.swap.store(on, Ordering::SeqCst);
     }
@@ -133,7 +136,9 @@ async fn serve(mut client: TcpStream, shared: &PoolerState) -> std::io::Result<(
         servers.push(Arc::new(TurnMutex::new(server)));
         servers.len() - 1
     };
+    shared.open.lock().unwrap().push(own);
     let ended = exchange(&mut client, shared, own).await;
+    shared.open.lock().unwrap().retain(|open| *open != own);
     let server = Arc::clone(&shared.servers.lock().unwrap()[own]);
     server.lock().await.shutdown().await?;
     ended
@@ -187,12 +192,11 @@ async fn exchange(client: &mut TcpStream, shared: &PoolerState, own: usize) -> s
 impl PoolerState {
     fn server(&self, own: usize) -> ServerConnection {
         let servers = self.servers.lock().unwrap();
-        let other = if self.swap.load(Ordering::SeqCst) {
-            servers.get(own ^ 1)
-        } else {
-            None
-        };
-        Arc::clone(other.unwrap_or(&servers[own]))
+        let open = self.open.lock().unwrap();
+        let place = open.iter().position(|open| *open == own);
+        let place = place.filter(|_| self.swap.load(Ordering::SeqCst));
+        let next = place.map_or(own, |place| open[(place + 1) % open.len()]);
+        Arc::clone(&servers[next])
     }
 }
 
