@@ -105,7 +105,7 @@ pub struct Resource {
     /// The statement that reads its documents (see [`query`]).
     pub documents_sql: ProvedSql,
     /// The same statement with a condition: PostgreSQL refuses it unless larder's role sees what `row_security` says.
-    /// `None` without row security.
+    /// `None` without row security, and while schema larder can't be used, which has the check.
     pub checked_sql: Option<ProvedSql>,
     /// The columns of the root row that lists can be filtered by, in the order of the configuration.
     pub filters: Vec<Filter>,
@@ -122,6 +122,17 @@ pub struct Resource {
 }
 
 impl Resource {
+    /// What its statements can check of row security.
+    pub(crate) fn checked_row_security(&self) -> Option<&RowSecurity> {
+        self.checked_sql.as_ref().and(self.row_security.as_ref())
+    }
+
+    /// Whether PostgreSQL may keep the plans of its statements. Where row security can't be checked it may not: a plan
+    /// has what larder's role saw when it was made, and PostgreSQL keeps it when attributes of the role change.
+    pub(crate) fn may_keep_plans(&self) -> bool {
+        self.row_security.is_none() || self.checked_sql.is_some()
+    }
+
     /// The alias of this name, with its place in [`Resource::by`].
     pub fn alias(&self, name: &str) -> Option<(usize, &Alias)> {
         let mut aliases = self.by.iter().enumerate();

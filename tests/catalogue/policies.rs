@@ -367,6 +367,30 @@ async fn a_role_comes_to_bypass_row_security() {
     becomes(&larder, "1", StatusCode::NOT_FOUND).await;
 }
 
+/// A plan has what larder's role saw when it was made, and PostgreSQL kept it for as long as schema larder could not be
+/// used, which has the check: hidden rows were served.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_bypasses_row_security_while_the_database_is_not_followed() {
+    let guarded =
+        RowSecurityDatabase::create("create policy own on paper using (owner = 'b')").await;
+    let larder = guarded.serve().await;
+    assert_eq!(status(&larder, "1").await, StatusCode::NOT_FOUND);
+    let later = "alter table larder.node add column later int; create or replace function larder.version() returns int \
+         language sql immutable parallel safe as 'select 1000'; update larder.epoch set nonce = gen_random_uuid()";
+    guarded.execute(later).await;
+    eventually("it is not followed", async || {
+        let ready = larder.admin("/readyz").await;
+        ready.body.contains("of a later larder").then_some(())
+    })
+    .await;
+    for _ in 0..2 {
+        guarded.execute("alter role {role} bypassrls").await;
+        becomes(&larder, "1", StatusCode::OK).await;
+        guarded.execute("alter role {role} nobypassrls").await;
+        becomes(&larder, "1", StatusCode::NOT_FOUND).await;
+    }
+}
+
 /// Between two definitions, neither of which row security concerns, connections plan by policies that hold for a
 /// moment, and PostgreSQL keeps such plans when the role comes to bypass them.
 #[tokio::test(flavor = "multi_thread")]

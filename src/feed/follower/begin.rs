@@ -222,7 +222,6 @@ impl<F: FnMut(Event)> Feed<F> {
                 let mut definition = Resource::clone(resource);
                 definition.uncached = Some(reason.to_owned());
                 // The check of row security needs schema larder.
-                definition.row_security = None;
                 definition.checked_sql = None;
                 (self.on_event)(Event::Defined {
                     resource: id,

@@ -108,12 +108,12 @@ impl Shared {
         find: &'f Find,
         statement: impl Fn(FindStatement<'f>) -> S,
     ) -> Result<S::Found, SourceError> {
-        let row_security = resource.row_security.as_ref();
+        let row_security = resource.checked_row_security();
         let checked = FindStatement {
             resource,
             find,
             row_security,
-            persistent: !self.database().pooler(),
+            persistent: resource.may_keep_plans() && !self.database().pooler(),
             document_bytes_max: self.document_bytes_max,
         };
         let found = self.run_with_retry(&statement(checked)).await;

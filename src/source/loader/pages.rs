@@ -37,9 +37,9 @@ impl Loader {
         let shared = &self.shared;
         let place = shared.pages.place(&resource)?;
         let statement = PageStatement {
+            persistent: resource.may_keep_plans() && !shared.database().pooler(),
             resource,
             page,
-            persistent: !shared.database().pooler(),
             checked: true,
         };
         self.run_limited(place, statement).await
@@ -90,7 +90,7 @@ struct PageStatement {
 
 impl PageStatement {
     fn row_security(&self) -> Option<&RowSecurity> {
-        let row_security = self.resource.row_security.as_ref();
+        let row_security = self.resource.checked_row_security();
         row_security.filter(|_| self.checked)
     }
 

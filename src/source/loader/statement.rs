@@ -222,7 +222,7 @@ async fn read_loads(
         (true, Some(sql)) => sql,
         _ => &resource.documents_sql,
     };
-    let persistent = checked && !shared.database().pooler();
+    let persistent = checked && resource.may_keep_plans() && !shared.database().pooler();
     let bytes_max = shared.bytes_max(keys.len());
     let found = read_documents(
         session,
