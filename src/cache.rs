@@ -185,6 +185,8 @@ struct CachedResource {
     /// No tier keeps its documents, because triggers are missing or row security depends on more than rows
     /// ([`Resource::uncached`]).
     uncached: AtomicBool,
+    /// Larder's role may not read it, as the last request that asked for its definition found.
+    refused: AtomicBool,
     /// It does not fit the database.
     unfit: AtomicBool,
     /// Why there is no current definition.
@@ -310,10 +312,15 @@ impl Cache {
     /// # Errors
     /// [`LookupError::NotReady`] if it does not fit the database, has not been checked yet, or may not be read.
     pub fn resource(&self, resource: ResourceId) -> Result<Arc<Resource>, LookupError> {
+        let cached = self.cached(resource);
         if let Access::Refused(reason) = self.loader.access(resource) {
+            cached.refused.store(true, Ordering::Relaxed);
             return Err(LookupError::NotReady(reason));
         }
-        let current = self.cached(resource).current.load_full();
+        if cached.refused.load(Ordering::Relaxed) {
+            cached.refused.store(false, Ordering::Relaxed);
+        }
+        let current = cached.current.load_full();
         current.ok_or_else(|| self.not_ready(resource))
     }
 
@@ -354,6 +361,7 @@ impl CachedResource {
             tiers,
             current: ArcSwapOption::empty(),
             trusted: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             distrusted_at: AtomicU64::new(Boottime::NEVER.0),
             uncached: AtomicBool::new(false),
             unfit: AtomicBool::new(false),
@@ -370,7 +378,7 @@ impl CachedResource {
 
     /// Whether tiers keep its documents.
     fn is_kept(&self) -> bool {
-        self.is_trusted() && !self.is_uncached()
+        self.is_trusted() && !self.is_uncached() && !self.refused.load(Ordering::Relaxed)
     }
 
     /// Whether it uses a tier.

@@ -4,6 +4,7 @@
 use axum::http::StatusCode;
 use tempfile::TempDir;
 
+use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::larder_process::LarderProcess;
@@ -185,10 +186,15 @@ async fn a_role_that_loses_a_membership_is_noticed() {
     execute(&direct, &format!("grant {membership}")).await;
     let settings = [("database.listen_url", direct.as_str())];
     let larder = TestService::start_on(&role.url, CONFIG, &settings).await;
+    eventually("a hit", async || {
+        is_hit(&larder.get("/notes/1").await).then_some(())
+    })
+    .await;
     let revoke = format!("revoke {} from {}", group.name, role.name);
     // Connections that are open lose it, too.
     execute(&direct, &revoke).await;
-    for path in ["/emps/1", "/notes?limit=1"] {
+    // The last one is in memory.
+    for path in ["/emps/1", "/notes?limit=1", "/notes/1"] {
         let refused = larder.get(path).await;
         assert_eq!(
             refused.status,
@@ -203,7 +209,9 @@ async fn a_role_that_loses_a_membership_is_noticed() {
         (larder.admin("/readyz").await.body == "ready\n").then_some(())
     })
     .await;
-    assert_eq!(larder.get("/emps/1").await.status, StatusCode::OK);
+    for path in ["/emps/1", "/notes/1"] {
+        assert_eq!(larder.get(path).await.status, StatusCode::OK, "{path}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -45,7 +45,8 @@ pub(super) struct AccessChecks {
 }
 
 struct CheckedAccess {
-    definition: Arc<Resource>,
+    /// `None` while it has none.
+    definition: Option<Arc<Resource>>,
     access: Access,
     is_in_doubt: bool,
     /// Why a request was refused last, until the resource is checked.
@@ -76,7 +77,7 @@ impl AccessChecks {
         } else {
             Access::Granted
         };
-        let definition = Arc::clone(definition);
+        let definition = Some(Arc::clone(definition));
         resources.insert(
             resource,
             CheckedAccess {
@@ -90,9 +91,17 @@ impl AccessChecks {
         self.in_doubt.notify_one();
     }
 
-    /// The resource has no definition any more.
+    /// The resource has no definition any more, and is not checked. The next one is not the first.
     pub(super) fn undefine(&self, resource: ResourceId) {
-        self.resources().remove(&resource);
+        if let Some(checked) = self.resources().get_mut(&resource) {
+            *checked = CheckedAccess {
+                definition: None,
+                access: Access::Granted,
+                is_in_doubt: false,
+                refusal: None,
+                is_refusal_logged: false,
+            };
+        }
     }
 
     /// Whether documents of the resource may be read, if it is defined.
@@ -104,7 +113,9 @@ impl AccessChecks {
 
     /// Notes that PostgreSQL has refused a request with `error`.
     pub(super) fn note_refusal(&self, resource: ResourceId, error: &SourceError) {
-        if let Some(checked) = self.resources().get_mut(&resource) {
+        if let Some(checked) = self.resources().get_mut(&resource)
+            && checked.definition.is_some()
+        {
             checked.is_in_doubt = true;
             checked.refusal = Some(error.clone());
             self.in_doubt.notify_one();
@@ -117,7 +128,8 @@ impl AccessChecks {
         let due = resources.iter_mut().filter_map(|(id, checked)| {
             let is_in_doubt = std::mem::take(&mut checked.is_in_doubt);
             let is_due = is_in_doubt || checked.access != Access::Granted;
-            is_due.then(|| (*id, Arc::clone(&checked.definition)))
+            let definition = checked.definition.as_ref().filter(|_| is_due)?;
+            Some((*id, Arc::clone(definition)))
         });
         due.collect()
     }
@@ -126,7 +138,11 @@ impl AccessChecks {
     fn note(&self, id: ResourceId, definition: &Arc<Resource>, found: Option<Access>) {
         let mut resources = self.resources();
         let checked = resources.get_mut(&id);
-        let Some(checked) = checked.filter(|now| Arc::ptr_eq(&now.definition, definition)) else {
+        let is_current = |checked: &&mut CheckedAccess| {
+            let current = checked.definition.as_ref();
+            current.is_some_and(|current| Arc::ptr_eq(current, definition))
+        };
+        let Some(checked) = checked.filter(is_current) else {
             return;
         };
         let Some(found) = found else {
@@ -232,5 +248,30 @@ impl LoaderStatement for Refusal<'_> {
         Ok(format!(
             "larder's role may not read its tables over database.url: {error}"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::testing::{ITEMS, named};
+
+    /// Each time that one resource came to fit again, larder was not ready until it was checked.
+    #[test]
+    fn only_the_first_definition_is_unknown() {
+        let checks = AccessChecks::default();
+        checks.check_definitions();
+        let (first, second) = (Arc::new(named("items")), Arc::new(named("items")));
+        checks.define(ITEMS, &first);
+        assert_eq!(checks.get(ITEMS), Access::Unknown);
+        checks.note(ITEMS, &first, Some(Access::Refused("why".to_owned())));
+        checks.undefine(ITEMS);
+        // A check that had begun before.
+        checks.note(ITEMS, &first, Some(Access::Refused("why".to_owned())));
+        assert_eq!(checks.get(ITEMS), Access::Granted);
+        assert!(checks.is_settled());
+        checks.define(ITEMS, &second);
+        assert_eq!(checks.get(ITEMS), Access::Granted);
+        assert!(!checks.is_settled());
     }
 }
