@@ -62,6 +62,9 @@ const DELAY_PAUSE: Duration = Duration::from_secs(1);
 /// install leaves dead rows in the catalogue.
 const REFUSED_MAX: Duration = Duration::from_secs(30);
 
+/// Checks of what does not fit hold up the passes for at most one part in this many of the time.
+const CHECK_SHARE: u32 = 20;
+
 /// Follows one database.
 pub(super) struct Feed<F> {
     setup: FeedSetup,
@@ -266,8 +269,12 @@ impl<F: FnMut(Event)> Feed<F> {
                 return error.into();
             }
             if recheck_at.is_some_and(|at| Instant::now() >= at) {
+                let began = Instant::now();
                 match self.is_as_unfit(connection, &context).await {
-                    Ok(true) => recheck_at = self.next_recheck(context.recheck_within),
+                    Ok(true) => {
+                        let rest = Instant::now() + began.elapsed() * CHECK_SHARE;
+                        recheck_at = self.next_recheck(context.recheck_within).max(Some(rest));
+                    }
                     Ok(false) => return StopReason::Recheck,
                     Err(error) => return error.into(),
                 }
