@@ -76,7 +76,7 @@ async fn start() -> (TempDir, CertificateDer<'static>, LarderProcess) {
     (directory, certificate, serving)
 }
 
-/// The owner of the tables, who ran `install` with larder's file, had to be able to read its key.
+/// `install`, run by the owner of the tables with larder's file, ended where it could not read the key.
 #[tokio::test(flavor = "multi_thread")]
 async fn only_serve_and_config_need_the_key() {
     let url = TestCluster::database().await.url;

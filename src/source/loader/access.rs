@@ -55,6 +55,18 @@ struct CheckedAccess {
     is_refusal_logged: bool,
 }
 
+impl CheckedAccess {
+    fn new(definition: Option<Arc<Resource>>, access: Access, is_in_doubt: bool) -> Self {
+        Self {
+            definition,
+            access,
+            is_in_doubt,
+            refusal: None,
+            is_refusal_logged: false,
+        }
+    }
+}
+
 impl AccessChecks {
     fn resources(&self) -> MutexGuard<'_, BTreeMap<ResourceId, CheckedAccess>> {
         self.resources
@@ -77,30 +89,15 @@ impl AccessChecks {
         } else {
             Access::Granted
         };
-        let definition = Some(Arc::clone(definition));
-        resources.insert(
-            resource,
-            CheckedAccess {
-                definition,
-                access,
-                is_in_doubt,
-                refusal: None,
-                is_refusal_logged: false,
-            },
-        );
+        let checked = CheckedAccess::new(Some(Arc::clone(definition)), access, is_in_doubt);
+        resources.insert(resource, checked);
         self.in_doubt.notify_one();
     }
 
     /// The resource has no definition any more, and is not checked. The next one is not the first.
     pub(super) fn undefine(&self, resource: ResourceId) {
         if let Some(checked) = self.resources().get_mut(&resource) {
-            *checked = CheckedAccess {
-                definition: None,
-                access: Access::Granted,
-                is_in_doubt: false,
-                refusal: None,
-                is_refusal_logged: false,
-            };
+            *checked = CheckedAccess::new(None, Access::Granted, false);
         }
     }
 
