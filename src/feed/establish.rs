@@ -136,10 +136,13 @@ pub(super) async fn establish(
         served: Vec::new(),
         pending: None,
     };
-    for _ in 0..ATTEMPTS_MAX {
-        match establishing.attempt(connection).await {
+    for attempts_left in (0..ATTEMPTS_MAX).rev() {
+        match establishing.attempt(connection, attempts_left).await {
             Ok(Some(outcome)) => return Ok(outcome),
             Ok(None) => {}
+            // A function that reads the newest catalogue did not find what the snapshot shows.
+            Err(EstablishError::Source(error))
+                if attempts_left > 0 && error.is_altered() && !error.is_privilege_error() => {}
             Err(EstablishError::Source(error)) => {
                 let (rights, otherwise) =
                     (establishing.rights, "`larder check` names what is missing");
@@ -189,6 +192,7 @@ impl Establishing<'_> {
     async fn attempt(
         &mut self,
         connection: &mut PgConnection,
+        attempts_left: usize,
     ) -> Result<Option<EstablishOutcome>, EstablishError> {
         let (mut snapshot, position) = begin_snapshot(connection).await?;
         let inspection = Inspection::read(&mut snapshot, self.definitions, self.config).await?;
@@ -235,11 +239,17 @@ impl Establishing<'_> {
         }
         let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
         let mut fingerprints = definitions.fingerprints(&mut snapshot).await?;
+        let read_fingerprints = fingerprints.clone();
         inspection.clear_differing(&mut fingerprints);
         snapshot.commit().await.map_err(SourceError::from)?;
         await_invalidation_messages(connection).await?;
         let loggers = inspection.logger_names();
-        let mut resources = plan_documents(connection, inspection.resources).await?;
+        let resources = inspection.resources;
+        let planning = plan_unaltered(connection, resources, &definitions, &read_fingerprints);
+        let (mut resources, is_altered) = planning.await?;
+        if is_altered && attempts_left > 0 {
+            return Ok(None);
+        }
         self.require_new(&resources)?;
         mark_uncached(&mut resources, &definitions.watched, &pending);
         Ok(Some(EstablishOutcome::Established(Box::new(Established {
@@ -371,6 +381,21 @@ impl Establishing<'_> {
         };
         require(resources, must_fit)
     }
+}
+
+/// Plans the statements of `resources`, whose tables had these fingerprints. Returns also whether PostgreSQL refused one and
+/// tables were altered meanwhile: the catalogue was read in a snapshot, and the statements are planned later.
+async fn plan_unaltered(
+    connection: &mut PgConnection,
+    resources: Vec<CheckedResource>,
+    definitions: &Definitions,
+    fingerprints: &Fingerprints,
+) -> Result<(Vec<CheckedResource>, bool), SourceError> {
+    let fitting = resources.iter().flatten().count();
+    let planned = plan_documents(connection, resources).await?;
+    let is_refused = planned.iter().flatten().count() < fitting;
+    let is_altered = is_refused && definitions.fingerprints(connection).await? != *fingerprints;
+    Ok((planned, is_altered))
 }
 
 /// Begins a transaction of one snapshot. Returns it with that snapshot.

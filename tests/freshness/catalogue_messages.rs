@@ -3,13 +3,16 @@
 
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use larder::source::embedded::Embedded;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
+use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
+use crate::command::value;
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::start_postgres;
 use crate::harness::service::{TestService, execute};
@@ -55,6 +58,45 @@ impl Drop for StoppedCheckpointer {
     }
 }
 
+/// A transaction that is visible, and whose messages other server processes have yet to get.
+struct HeldCommit {
+    stopped: StoppedCheckpointer,
+    committing: JoinHandle<()>,
+}
+
+impl HeldCommit {
+    /// Of a transaction that does `sql`, and drops the tables.
+    async fn begin(url: &str, sql: &str) -> Self {
+        let tables: Vec<String> = (1..=TABLES).map(|n| format!("gone{n}")).collect();
+        let drop_tables = format!("drop table {}", tables.join(", "));
+        let prepare = format!("begin; {sql}; {drop_tables}; prepare transaction 'x'");
+        execute(url, &prepare).await;
+        let mut connection = PgConnection::connect(url).await.unwrap();
+        let stopped = StoppedCheckpointer::new(&mut connection).await;
+        let committing = tokio::spawn({
+            let url = url.to_owned();
+            async move { execute(&url, "commit prepared 'x'").await }
+        });
+        eventually("the commit is visible", async || {
+            let sql = "select not exists (select from pg_class where relname = 'gone1')";
+            let visible = sqlx::query_scalar(sql).fetch_one(&mut connection).await;
+            visible.unwrap_or(false).then_some(())
+        })
+        .await;
+        connection.close().await.unwrap();
+        Self {
+            stopped,
+            committing,
+        }
+    }
+
+    async fn release(self) {
+        assert!(!self.committing.is_finished());
+        drop(self.stopped);
+        self.committing.await.unwrap();
+    }
+}
+
 /// One by its own connections, one that thinks of them as a pooler's.
 async fn larders(url: &str) -> Vec<TestService> {
     let mut larders = Vec::new();
@@ -87,23 +129,8 @@ async fn commits_that_server_processes_have_not_noticed_are_not_cached() {
     execute(&url, SQL).await;
     let larders = larders(&url).await;
     become_hits(&larders, "calm").await;
-    let tables: Vec<String> = (1..=TABLES).map(|n| format!("gone{n}")).collect();
     let rename = "alter type mood rename value 'calm' to 'quiet'";
-    let drop_tables = format!("drop table {}", tables.join(", "));
-    let prepare = format!("begin; {rename}; {drop_tables}; prepare transaction 'x'");
-    execute(&url, &prepare).await;
-    let mut connection = PgConnection::connect(&url).await.unwrap();
-    let stopped = StoppedCheckpointer::new(&mut connection).await;
-    let committing = tokio::spawn({
-        let url = url.clone();
-        async move { execute(&url, "commit prepared 'x'").await }
-    });
-    eventually("the commit is visible", async || {
-        let sql = "select exists (select from pg_enum where enumlabel = 'quiet')";
-        let visible = sqlx::query_scalar(sql).fetch_one(&mut connection).await;
-        visible.unwrap_or(false).then_some(())
-    })
-    .await;
+    let held = HeldCommit::begin(&url, rename).await;
     for larder in &larders {
         eventually("no hit any more", async || {
             (!is_hit(&larder.get("/items/1").await)).then_some(())
@@ -120,11 +147,47 @@ async fn commits_that_server_processes_have_not_noticed_are_not_cached() {
         }
         sleep(Duration::from_millis(5)).await;
     }
-    assert!(!committing.is_finished());
-    drop(stopped);
-    committing.await.unwrap();
+    held.release().await;
     become_hits(&larders, "quiet").await;
-    connection.close().await.unwrap();
     drop(larders);
+    server.stop().await;
+}
+
+/// The catalogue is read in one snapshot, and the statements are planned later. A migration that was undone in between
+/// made a resource unfit, and its requests were 503 until it was checked again.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_migration_undoes_makes_no_resource_unfit() {
+    let (server, _base) = server().await;
+    let url = server.url().to_owned();
+    execute(
+        &url,
+        &format!("{SQL}; create table place (id int primary key); insert into place values (1)"),
+    )
+    .await;
+    let config = format!("{CONFIG}[[resource]]\nname = 'places'\ntable = 'place'\n");
+    let larder = TestService::start_on(&url, &config, &[]).await;
+    let paths = ["/items/1", "/places/1"];
+    let held = HeldCommit::begin(&url, "select 1").await;
+    let migrate = "alter table item add extra int; alter table place rename to town";
+    execute(&url, migrate).await;
+    eventually("the catalogue was read, and its statements were not planned", async || {
+        let sql = "select count(*) from pg_stat_activity where query like '%pg_xact_status%' and pid <> pg_backend_pid()";
+        (value::<i64>(&url, sql).await == 1).then_some(())
+    })
+    .await;
+    let undo = "alter table item drop extra; alter table town rename to place";
+    execute(&url, undo).await;
+    held.release().await;
+    eventually("hits again", async || {
+        let mut hits = 0;
+        for path in paths {
+            let answer = larder.get(path).await;
+            assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+            hits += usize::from(is_hit(&answer));
+        }
+        (hits == paths.len()).then_some(())
+    })
+    .await;
+    drop(larder);
     server.stop().await;
 }

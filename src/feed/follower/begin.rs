@@ -254,8 +254,9 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Tells the cache of each resource how it fits the database, or that it does not. A resource with a known
-    /// fingerprint is left out if nothing else may have changed (`is_unchanged`). One that no longer fits but
-    /// `may_fit_soon` keeps its definition, by which PostgreSQL is asked.
+    /// fingerprint is left out if nothing else may have changed (`is_unchanged`). One that no longer fits keeps its
+    /// definition, by which PostgreSQL is asked, if it `may_fit_soon` or was found to be unfit for the first time: a
+    /// migration may rename a table, and the next one back.
     fn define(
         &mut self,
         resources: &[CheckedResource],
@@ -287,7 +288,10 @@ impl<F: FnMut(Event)> Feed<F> {
                         reason,
                     });
                 }
-                (Err(_), _) if may_fit_soon && self.defined.contains(&id) => {
+                (Err(_), _)
+                    if (may_fit_soon || !self.unfit.contains_key(&id))
+                        && self.defined.contains(&id) =>
+                {
                     // So that it is defined again once it fits, though its fingerprint may be a known one then.
                     self.unfit.entry(id).or_default();
                     (self.on_event)(Event::Distrusted { resource: id });
