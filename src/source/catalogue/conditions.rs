@@ -9,13 +9,19 @@
 //! Which partial unique indexes contain all rows of a condition PostgreSQL's planner says: it uses an index that has their
 //! predicate only if the condition implies it.
 //!
-//! All of it is done in a transaction, or after a savepoint, that is rolled back. No lock of the table is needed.
+//! Some functions PostgreSQL refuses only when it calls them. So the condition is evaluated on rows, too.
+//!
+//! All of it is done in a transaction, or after a savepoint, that is rolled back. No lock of the table is needed but to
+//! evaluate the condition on its rows, which is left out where there is none.
+
+use std::collections::BTreeSet;
 
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection, Row, raw_sql};
 
 use crate::resource::catalogue::{Catalogue, TableName};
 use crate::resource::condition::{AcceptedCondition, CONDITIONAL_ROW, Condition, WrittenCondition};
+use crate::resource::sql::{identifier, literal};
 use crate::source::catalogue::condition_tree::{ConditionTree, ROW_ONLY_IF_IMMUTABLE};
 use crate::source::{INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError};
 
@@ -44,6 +50,14 @@ const PARTIAL_INDEXES_SQL: &str = "\
       and not exists (select from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a \
         on a.attrelid = i.indrelid and a.attnum = i.indkey[k] where a.attcollation <> i.indcollation[k]) \
     order by i.indexrelid";
+
+/// The rows of a table on which a condition is evaluated at most.
+const TRIED_ROWS_MAX: usize = 100;
+
+/// Errors that functions raise whatever values they are called with: `feature_not_supported` (of a nondeterministic
+/// collation), `indeterminate_collation` and `undefined_function` (of the elements of an array); and
+/// `invalid_regular_expression`, unless a row has the expression (PostgreSQL manual, appendix A).
+const RAISED_BY_CALLS: [&str; 4] = ["0A000", "42P22", "42883", "2201B"];
 
 /// Why a condition was not accepted.
 enum Refusal {
@@ -117,7 +131,7 @@ pub async fn read_conditions(
             )))
         } else {
             let mut attempt = connection.begin().await?;
-            let outcome = judge(&mut attempt, table.name.oid, &written.text).await;
+            let outcome = judge(&mut attempt, &table.name, &written.text).await;
             attempt.rollback().await?;
             outcome
         };
@@ -148,8 +162,15 @@ pub async fn plan_conditions(
         };
         let mut attempt = connection.begin().await?;
         let planned = plan_condition(&mut attempt, &table.name, &written.text).await;
+        let tried = match planned {
+            Ok(condition) => {
+                let tried = try_on_rows(&mut attempt, &table.name, &condition).await;
+                tried.map(|()| condition)
+            }
+            Err(error) => Err(error.into()),
+        };
         attempt.rollback().await?;
-        let outcome = match planned {
+        let outcome = match tried {
             Ok(condition) => {
                 let indexes = sqlx::query(PARTIAL_INDEXES_SQL)
                     .bind(i64::from(table.name.oid))
@@ -161,10 +182,8 @@ pub async fn plan_conditions(
                     unique_columns: columns.collect::<Result<_, _>>()?,
                 })
             }
-            Err(error) => match Refusal::from(error) {
-                Refusal::Mistake(why) => Err(why),
-                Refusal::Source(error) => return Err(error),
-            },
+            Err(Refusal::Mistake(why)) => Err(why),
+            Err(Refusal::Source(error)) => return Err(error),
         };
         catalogue.conditions.insert(written, outcome);
     }
@@ -209,13 +228,13 @@ async fn plan_condition(
 
 async fn judge(
     connection: &mut PgConnection,
-    table: u32,
+    table: &TableName,
     text: &str,
 ) -> Result<AcceptedCondition, Refusal> {
     // Objects of the temporary schema come last, since a table or its type may have the name of one of PostgreSQL's own.
     run(connection, "set local search_path = pg_catalog, pg_temp").await?;
     let columns: String = sqlx::query_scalar(COLUMNS_SQL)
-        .bind(i64::from(table))
+        .bind(i64::from(table.oid))
         .fetch_one(&mut *connection)
         .await?;
     let row = format!("create temporary table {CONDITIONAL_ROW} ({columns})");
@@ -240,11 +259,72 @@ async fn judge(
             "PostgreSQL reads its own form of the condition as another one ({stored}); write it in another way"
         )));
     }
-    let unique_columns = read_implied_indexes(connection, table, &stored).await?;
+    let condition = Condition::new(qualified);
+    try_on_rows(connection, table, &condition).await?;
+    let unique_columns = read_implied_indexes(connection, table.oid, &stored).await?;
     Ok(AcceptedCondition {
-        condition: Condition::new(qualified),
+        condition,
         unique_columns,
     })
+}
+
+/// Evaluates `condition` on some rows of `table`, and on rows that larder makes: each has a text in one of the columns that
+/// the condition reads and that have a collation, or in all of them, and nulls in the others, so that most other parts of
+/// the condition decide nothing. What depends on the values of a row is not refused.
+async fn try_on_rows(
+    connection: &mut PgConnection,
+    table: &TableName,
+    condition: &Condition,
+) -> Result<(), Refusal> {
+    let columns: BTreeSet<_> = condition.columns().into_iter().collect();
+    if columns.is_empty() {
+        return Ok(());
+    }
+    let list = |quote: fn(&str) -> String| {
+        let quoted: Vec<String> = columns.iter().map(|column| quote(column)).collect();
+        quoted.join(", ")
+    };
+    let stored = format!(
+        "select {} from {} limit {TRIED_ROWS_MAX}",
+        list(identifier),
+        table.sql()
+    );
+    let made = format!(
+        "with text (name, value) as (select a.attname::text, case t.typcategory when 'A' then '[\"a\"]' else '\"a\"' end::jsonb \
+           from pg_attribute a join pg_type t on t.oid = a.atttypid \
+           where a.attrelid = {oid} and a.attcollation <> 0 and a.attname in ({names})) \
+         select r.* from (select jsonb_build_object(name, value) from text union all \
+           select jsonb_object_agg(name, value) from text) m (row) \
+           cross join lateral jsonb_populate_record(null::{table}, m.row) r",
+        oid = table.oid,
+        names = list(literal),
+        table = table.sql(),
+    );
+    for (rows, codes) in [
+        (stored, &RAISED_BY_CALLS[..3]),
+        (made, &RAISED_BY_CALLS[..]),
+    ] {
+        // As a filter its parts would not be evaluated behind one that is null.
+        let sql = format!(
+            "select count({}) from ({rows}) as {CONDITIONAL_ROW}",
+            condition.sql(CONDITIONAL_ROW)
+        );
+        let mut attempt = connection.begin().await?;
+        let tried = run(&mut attempt, &sql).await;
+        attempt.rollback().await?;
+        match tried {
+            Err(SourceError::Refused { code, message }) if codes.contains(&code.as_str()) => {
+                return Err(Refusal::Mistake(format!(
+                    "PostgreSQL refuses the condition when it meets a row: {message}"
+                )));
+            }
+            Err(error) if error.is_connection_error() => return Err(error.into()),
+            // The table is locked or altered, larder's role may not read it, or a row has a value of which PostgreSQL makes
+            // none of another type.
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// The columns of the partial unique indexes of `table` whose predicates the `stored` condition implies.

@@ -12,7 +12,9 @@ use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
 const SCHEMA: &str = "
-    create table item (id int primary key, name text, gone timestamptz, parent_only int);
+    create collation folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
+    create table item (id int primary key, name text, gone timestamptz, parent_only int,
+      word text collate folded default 'word', points point[] default '{}');
     create table part (id int primary key, item_id int references item);
     create function same(int) returns bool immutable language sql as 'select true';
     create operator public.=== (leftarg = int, rightarg = int, function = int4eq);
@@ -71,6 +73,20 @@ const REFUSED: &[(&str, &str)] = &[
     ("name = $$one", "unterminated dollar-quoted string"),
     ("\"name = 'one'", "unterminated quoted identifier"),
     ("id = 1 /* one", "unterminated /* comment"),
+    // What only a call shows: no row of the table gets so far, or one does.
+    (
+        "case id when 2 then starts_with(word, 'o') else true end",
+        "when it meets a row: nondeterministic collations are not supported",
+    ),
+    (
+        "id > 2 and starts_with(word, 'o')",
+        "collations are not supported",
+    ),
+    (
+        "points = '{}'",
+        "when it meets a row: could not identify an equality operator",
+    ),
+    ("name ~ '('", "invalid regular expression"),
 ];
 
 fn toml_string(text: &str) -> String {
