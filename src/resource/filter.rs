@@ -74,7 +74,9 @@ impl FilterColumn {
             ValueType::Time => "time",
             ValueType::TimeTz => "timetz",
             ValueType::Interval => "interval",
-            ValueType::Name | ValueType::Byte | ValueType::Bits { .. } => &column.plain_type_text,
+            ValueType::Name | ValueType::Byte { .. } | ValueType::Bits { .. } => {
+                &column.plain_type_text
+            }
             ValueType::Other if column.has_order => &column.plain_type_text,
             _ => {
                 return Err(format!(

@@ -45,8 +45,11 @@ pub enum ValueType {
     },
     /// `name`: PostgreSQL cuts what is longer than 63 bytes
     Name,
-    /// `"char"`: a byte, of which PostgreSQL writes those that are not ASCII as `\ooo`
-    Byte,
+    /// `"char"`: a byte
+    Byte {
+        /// PostgreSQL writes and reads bytes that are not ASCII as `\ooo`, as 14 does not.
+        octal: bool,
+    },
     /// `bit(n)`, `bit varying(n)`
     Bits {
         /// The number of bits; `None` for `bit varying` without a length.
@@ -120,6 +123,11 @@ pub struct CatalogueType {
 pub enum TypeForm {
     /// No other types.
     Base,
+    /// [`ValueType::Byte`].
+    Byte {
+        /// As there.
+        octal: bool,
+    },
     /// A domain over a type with a modifier.
     Domain {
         /// The type below.
@@ -191,6 +199,7 @@ impl ValueType {
                     Self::Composite(attributes)
                 }
             }
+            TypeForm::Byte { octal } => Self::Byte { octal: *octal },
             TypeForm::Unwritable => Self::Unwritable,
             TypeForm::Base if found.built_in => Self::named(&found.name, modifier),
             TypeForm::Base => Self::Other,
@@ -212,7 +221,6 @@ impl ValueType {
             "text" => Self::Text { max: None },
             "varchar" => Self::Text { max: length },
             "name" => Self::Name,
-            "char" => Self::Byte,
             // Their modifiers are lengths.
             "bit" | "varbit" => Self::Bits {
                 length: u32::try_from(modifier).ok(),

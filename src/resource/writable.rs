@@ -596,7 +596,7 @@ fn has_one_spelling(column: &Column) -> bool {
         | ValueType::SmallInt
         | ValueType::Integer
         | ValueType::BigInt
-        | ValueType::Byte
+        | ValueType::Byte { .. }
         | ValueType::Uuid
         | ValueType::Date
         | ValueType::Bytea

@@ -3,6 +3,7 @@
 //! It runs on a thread and a runtime of its own, since each test's runtime ends with the test.
 //! A static is never dropped, so a reaper process stops it and removes its directory when this
 //! process ends in whatever way: the reaper's stdin then comes to its end.
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{OnceLock, mpsc};
@@ -56,6 +57,8 @@ pub(crate) async fn start_postgres(base: &Path, settings: &[(&str, &str)]) -> Em
 pub(crate) struct TestCluster {
     /// Of the database `larder`.
     url: String,
+    /// The major version.
+    version: u32,
     /// Only held: their stdin is open as long as this process lives.
     _reapers: Vec<Child>,
 }
@@ -114,6 +117,24 @@ impl TestCluster {
         &Self::started().url
     }
 
+    /// The major version.
+    pub(crate) fn version() -> u32 {
+        Self::started().version
+    }
+
+    /// Whether it is of the major version `since` or newer. If not, the test that asks is named as one that leaves out
+    /// `what`; `.ci/versions` counts these.
+    pub(crate) fn has(since: u32, what: &str) -> bool {
+        let version = Self::started().version;
+        if version < since {
+            let test = thread::current().name().unwrap_or_default().to_owned();
+            say(&format!(
+                "SKIPPED {test}: PostgreSQL {version} has no {what}, which came with {since}\n"
+            ));
+        }
+        version >= since
+    }
+
     fn started() -> &'static TestCluster {
         static CLUSTER: OnceLock<TestCluster> = OnceLock::new();
         CLUSTER.get_or_init(TestCluster::start)
@@ -138,20 +159,31 @@ impl TestCluster {
                 let settings = [&SETTINGS[..], &[hba]].concat();
                 let embedded = start_postgres(&directory, &settings).await;
                 let data = embedded.data_directory().to_owned();
-                sender.send((embedded.url().to_owned(), data)).unwrap();
+                let connection = PgConnection::connect(embedded.url()).await.unwrap();
+                let version = connection.server_version_num().unwrap() / 10_000;
+                connection.close().await.unwrap();
+                let url = embedded.url().to_owned();
+                sender.send((url, data, version)).unwrap();
                 std::future::pending::<()>().await;
                 drop(embedded);
             });
         });
-        let (url, data) = started.recv().expect("the test cluster did not start");
+        let (url, data, version) = started.recv().expect("the test cluster did not start");
+        say(&format!("The tests run on PostgreSQL {version}\n"));
         if data != expected {
             reapers.push(reaper(&base, &data));
         }
         TestCluster {
             url,
+            version,
             _reapers: reapers,
         }
     }
+}
+
+/// Prints a line that is shown also of a test that passes, unlike what `println!` prints.
+fn say(line: &str) {
+    io::stderr().write_all(line.as_bytes()).unwrap();
 }
 
 fn reaper(base: &Path, data: &Path) -> Child {

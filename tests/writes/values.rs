@@ -165,8 +165,9 @@ async fn values_that_are_too_long_are_not_cut() {
         "[[resource]]\nname = 'ts'\ntable = 't'\n",
     )
     .await;
+    let octal = TestCluster::version() >= 15;
     let document = json!({"id": 1, "v": "abc", "c": "abc", "b": "101", "db": "101", "vb": "101", "n": "n", "ch": "x",
-        "va": ["abc"], "ba": ["101"], "cha": ["", "\\377"]});
+        "va": ["abc"], "ba": ["101"], "cha": ["", if octal { "\\377" } else { "\\" }]});
     let answer = larder.put("/ts/1", &document).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.json(), document);
@@ -176,7 +177,7 @@ async fn values_that_are_too_long_are_not_cut() {
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     let stored = answer.json();
     assert_eq!(stored["n"], json!(name));
-    for (member, value, pointer) in [
+    let refused = [
         ("v", json!("abcd"), "/v"),
         ("c", json!("abcd"), "/c"),
         ("b", json!("1010"), "/b"),
@@ -189,7 +190,14 @@ async fn values_that_are_too_long_are_not_cut() {
         ("va", json!(["abcd"]), "/va/0"),
         ("ba", json!(["1010"]), "/ba/0"),
         ("cha", json!(["xy"]), "/cha/0"),
-    ] {
+    ];
+    // Older versions would store a backslash.
+    let refused_before_15 = [
+        ("ch", json!("\\377"), "/ch"),
+        ("cha", json!(["\\377"]), "/cha/0"),
+    ];
+    let refused_before_15 = refused_before_15.into_iter().filter(|_| !octal);
+    for (member, value, pointer) in refused.into_iter().chain(refused_before_15) {
         let answer = larder.patch("/ts/1", &json!({member: value})).await;
         assert_refused(&answer, pointer);
     }

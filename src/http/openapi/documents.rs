@@ -250,7 +250,7 @@ fn value_example(value: &ValueType, name: &str) -> Value {
                 .map(|(name, value)| (name.clone(), value_example(value, name)))
                 .collect(),
         ),
-        ValueType::Byte => json!("A"),
+        ValueType::Byte { .. } => json!("A"),
         ValueType::Bits { .. } => json!("1"),
         ValueType::Other | ValueType::NumericText | ValueType::Unwritable => Value::Null,
     }

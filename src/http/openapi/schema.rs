@@ -117,7 +117,9 @@ fn common(value: &ValueType) -> Value {
             }
             text
         }
-        ValueType::Name | ValueType::Byte | ValueType::Bits { .. } => json!({"type": "string"}),
+        ValueType::Name | ValueType::Byte { .. } | ValueType::Bits { .. } => {
+            json!({"type": "string"})
+        }
         ValueType::Uuid => json!({"type": "string", "format": "uuid"}),
         ValueType::Bytea => json!({
             "type": "string", "contentEncoding": "base64", "pattern": BASE64

@@ -9,11 +9,15 @@ use crate::resource::value::{CatalogueType, TypeForm};
 use crate::source::SourceError;
 use crate::source::catalogue::{character, oid};
 
+/// The release whose `"char"` has an octal form (charin and charout in char.c).
+const OCTAL_SINCE: u32 = 150_000;
+
 /// Reads the types of the columns of the tables `table_oids`, and the types that these consist of.
 pub(super) async fn read_types(
     connection: &mut PgConnection,
     table_oids: &[i64],
 ) -> Result<HashMap<u32, CatalogueType>, SourceError> {
+    let octal = connection.server_version_num().unwrap_or_default() >= OCTAL_SINCE;
     // int2vector and oidvector have elements, but not the text form of an array; only box has another separator. `to_json`
     // makes arrays of them, and what the cast to json says of other types that are not built in (json.c,
     // `json_categorize_type`).
@@ -33,6 +37,7 @@ pub(super) async fn read_types(
              when t.typtype = 'b' and t.typcategory = 'A' and e.typdelim <> ',' then 'u' \
              when t.typtype not in ('d', 'c') and t.oid >= 16384 and exists (select from pg_cast c \
                where c.castsource = t.oid and c.casttarget = 'json'::regtype and c.castmethod = 'f') then 'u' \
+             when t.oid = '\"char\"'::regtype then 'y' \
              else t.typtype end::text as kind, \
            t.typbasetype::int8 as base, t.typtypmod as modifier, t.typelem::int8 as element, \
            (select r.rngsubtype::int8 from pg_range r where t.oid in (r.rngtypid, r.rngmultitypid)) as subtype, \
@@ -53,14 +58,14 @@ pub(super) async fn read_types(
             let found = CatalogueType {
                 name: row.try_get("name")?,
                 built_in: row.try_get("built_in")?,
-                form: form(row)?,
+                form: form(row, octal)?,
             };
             Ok((oid(row, "oid")?, found))
         })
         .collect()
 }
 
-fn form(row: &PgRow) -> Result<TypeForm, SourceError> {
+fn form(row: &PgRow, octal: bool) -> Result<TypeForm, SourceError> {
     Ok(match character(row, "kind")? {
         'd' => TypeForm::Domain {
             base: oid(row, "base")?,
@@ -73,6 +78,7 @@ fn form(row: &PgRow) -> Result<TypeForm, SourceError> {
             subtype: oid(row, "subtype")?,
         },
         'u' => TypeForm::Unwritable,
+        'y' => TypeForm::Byte { octal },
         'e' => TypeForm::Enum {
             labels: row.try_get("labels")?,
         },

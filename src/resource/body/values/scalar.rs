@@ -106,10 +106,14 @@ fn string(value: &ValueType, text: &str) -> Result<String, Expected> {
         ValueType::Name if text.len() > NAME_BYTES_MAX => {
             Err(format!("must be at most {NAME_BYTES_MAX} bytes long").into())
         }
-        ValueType::Byte if !is_byte(text) => {
-            Err("must be one ASCII character or empty, or a byte as PostgreSQL writes it".into())
-        }
-        ValueType::Name | ValueType::Byte => Ok(text.to_owned()),
+        ValueType::Byte { octal } => match is_byte(text, *octal) {
+            true => Ok(text.to_owned()),
+            false if *octal => Err(
+                "must be one ASCII character or empty, or a byte as PostgreSQL writes it".into(),
+            ),
+            false => Err("must be one ASCII character or empty".into()),
+        },
+        ValueType::Name => Ok(text.to_owned()),
         ValueType::Bits { length, varying } => bits(text, *length, *varying),
         ValueType::Uuid => match uuid::Uuid::try_parse(text) {
             Ok(uuid) if text.len() == 36 => Ok(uuid.hyphenated().to_string()),
@@ -171,11 +175,11 @@ fn bounded(text: &str, max: Option<u32>) -> Result<String, Expected> {
 }
 
 /// Whether PostgreSQL reads all of `text` as a value of type `"char"` (char.c, `charin`).
-fn is_byte(text: &str) -> bool {
+fn is_byte(text: &str, octal: bool) -> bool {
     match text.as_bytes() {
         [] => true,
         [byte] => byte.is_ascii(),
-        [b'\\', b'2' | b'3', b'0'..=b'7', b'0'..=b'7'] => true,
+        [b'\\', b'2' | b'3', b'0'..=b'7', b'0'..=b'7'] => octal,
         _ => false,
     }
 }
