@@ -102,7 +102,11 @@ impl FreshnessTestbed {
     }
 
     /// As [`Self::step`], but documents under these prefixes may become misses without having been touched.
+    /// A `merge` is left out by versions that have none.
     pub(crate) async fn step_beyond(&mut self, what: &str, sql: &str, beyond: &[&str]) {
+        if sql.contains("merge into ") && !TestCluster::has(15, "merge") {
+            return;
+        }
         execute(&self.url, sql).await;
         self.settle_beyond(what, beyond).await;
     }
