@@ -1,4 +1,5 @@
-//! Documents of random tables, columns, values and shapes are PostgreSQL's own JSON, byte for byte.
+//! Documents of random tables, columns, values and shapes are PostgreSQL's own JSON, byte for byte. larder's role may read
+//! the columns that they need and no other, and may not use the schema of their types.
 
 pub(crate) mod values;
 
@@ -7,7 +8,7 @@ use std::fmt::Write as _;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
 use crate::documents::random_tables::values::{RandomColumnType, TYPES, setup};
-use crate::harness::cluster::TestCluster;
+use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::rng::SeededRng;
 use crate::harness::service::{TestService, execute};
 
@@ -26,9 +27,11 @@ const NAMES: [&str; 6] = [
 /// A table and what a document shows of its rows.
 struct RandomTable {
     table: String,
-    /// Number in the table, and member's name.
-    fields: Vec<(usize, String)>,
+    /// Columns `c0`, `c1` and so on, or what is generated from one, `g0`; and members' names.
+    fields: Vec<(char, usize, String)>,
     columns: Vec<&'static RandomColumnType>,
+    /// The columns that another one is generated from, and whether that is stored.
+    generated: Vec<(usize, bool)>,
     order_by: Vec<String>,
     children: Vec<RandomTable>,
     lookups: Vec<RandomTable>,
@@ -49,10 +52,18 @@ impl RandomTable {
                     .unwrap_or_else(|| &TYPES[rng.below(TYPES.len())])
             })
             .collect();
-        let mut fields: Vec<(usize, String)> = Vec::new();
-        for number in 0..columns.len() {
+        let virtuals = TestCluster::version() >= 18;
+        let mut generated = Vec::new();
+        let mut fields: Vec<(char, usize, String)> = Vec::new();
+        for (number, column) in columns.iter().enumerate() {
             let name = format!("{}{number}", NAMES[rng.below(NAMES.len())]);
-            fields.insert(rng.below(fields.len() + 1), (number, name));
+            fields.insert(rng.below(fields.len() + 1), ('c', number, name));
+            if rng.below(3) == 0 {
+                // What is virtual has a built-in type.
+                let stored = column.is_of_user() || !virtuals || rng.below(2) == 0;
+                generated.push((number, stored));
+                fields.push(('g', number, format!("made of {number}")));
+            }
         }
         let sortable = (0..columns.len()).filter(|&number| columns[number].sortable);
         let order_by = sortable
@@ -79,6 +90,7 @@ impl RandomTable {
             table,
             fields,
             columns,
+            generated,
             order_by,
             children,
             lookups,
@@ -95,7 +107,18 @@ impl RandomTable {
         for number in 0..self.lookups.len() {
             write!(sql, ", down{number} int").unwrap();
         }
-        writeln!(sql, "); create index on {table} (up);").unwrap();
+        for (number, stored) in &self.generated {
+            let (kind, of) = (
+                if *stored { "stored" } else { "virtual" },
+                self.columns[*number].sql,
+            );
+            write!(
+                sql,
+                ", g{number} {of} generated always as (c{number}) {kind}"
+            )
+            .unwrap();
+        }
+        writeln!(sql, ", hidden int); create index on {table} (up);").unwrap();
         for number in 0..self.lookups.len() {
             writeln!(sql, "create index on {table} (down{number});").unwrap();
         }
@@ -126,11 +149,30 @@ impl RandomTable {
         }
     }
 
+    /// Lets `role` read what documents need, and install triggers.
+    fn grant(&self, role: &str, sql: &mut String) {
+        let shown = self.fields.iter();
+        let mut columns: Vec<String> = shown
+            .map(|(kind, number, _)| format!("{kind}{number}"))
+            .collect();
+        columns.extend((0..self.lookups.len()).map(|number| format!("down{number}")));
+        let columns = columns.join(", ");
+        writeln!(
+            sql,
+            "grant select (id, up, {columns}), trigger on {} to {role};",
+            self.table
+        )
+        .unwrap();
+        for below in self.children.iter().chain(&self.lookups) {
+            below.grant(role, sql);
+        }
+    }
+
     /// The row as PostgreSQL's own JSON.
     fn json(&self, alias: &str) -> String {
         let mut members: Vec<String> = Vec::new();
-        for (number, name) in &self.fields {
-            let value = self.columns[*number].json(&format!("{alias}.c{number}"));
+        for (kind, number, name) in &self.fields {
+            let value = self.columns[*number].json(&format!("{alias}.{kind}{number}"));
             members.push(format!("{value} as \"{}\"", name.replace('"', "\"\"")));
         }
         for (number, child) in self.children.iter().enumerate() {
@@ -168,7 +210,9 @@ impl RandomTable {
         let fields: Vec<String> = self
             .fields
             .iter()
-            .map(|(number, name)| format!("c{number} = {}", serde_json::to_string(name).unwrap()))
+            .map(|(kind, number, name)| {
+                format!("{kind}{number} = {}", serde_json::to_string(name).unwrap())
+            })
             .collect();
         writeln!(
             toml,
@@ -220,9 +264,15 @@ async fn documents_are_postgresqls_own_json() {
         drawn.push(root);
     }
     let database = TestCluster::database().await;
+    let role = TestRole::create(&database.url).await;
+    for root in &drawn {
+        root.grant(&role.name, &mut sql);
+    }
+    let (_, name) = database.url.rsplit_once('/').unwrap();
+    writeln!(sql, "grant create on database {name} to {};", role.name).unwrap();
     execute(&database.url, &sql).await;
-    let larder = TestService::start_on(&database.url, &toml, &[]).await;
-    let mut connection = PgConnection::connect(&larder.url).await.unwrap();
+    let larder = TestService::start_on(&role.url, &toml, &[]).await;
+    let mut connection = PgConnection::connect(&database.url).await.unwrap();
     sqlx::raw_sql("set timezone = 'UTC'; set search_path = pg_catalog, public")
         .execute(&mut connection)
         .await

@@ -393,9 +393,9 @@ pub(super) fn column(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 pub(super) fn enum_value(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let number = draw.number;
     let sql = match draw.rng.below(3) {
-        0 => format!("alter type mood add value 'mood{number}'"),
-        1 => format!("alter type mood rename value 'calm' to 'calm{number}'"),
-        _ => format!("alter type mood rename value 'wild' to 'wild{number}'"),
+        0 => format!("alter type kinds.mood add value 'mood{number}'"),
+        1 => format!("alter type kinds.mood rename value 'calm' to 'calm{number}'"),
+        _ => format!("alter type kinds.mood rename value 'wild' to 'wild{number}'"),
     };
     definition(draw, "enum", vec![Message::Sql(sql)])
 }
@@ -426,6 +426,33 @@ pub(super) fn away_and_back(draw: &mut StepGenerator<'_>) -> Option<HistoryStep>
         "away and back",
         sql.map(Message::Sql).to_vec(),
     ))
+}
+
+/// Two migrations in quick succession, of which the second takes the first back.
+pub(super) fn quick_pair(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
+    let prefix = draw.family().prefix;
+    let table = draw.target(prefix).replace("_v", "");
+    let number = draw.number;
+    let (there, back) = match draw.rng.below(4) {
+        0 => (
+            format!("add column x{number} int default {number}"),
+            format!("drop column x{number}"),
+        ),
+        1 => (
+            format!("rename column label to label{number}"),
+            format!("rename column label{number} to label"),
+        ),
+        2 => (
+            "alter column ref type bigint".to_owned(),
+            "alter column ref type int".to_owned(),
+        ),
+        _ => (
+            "drop column if exists v".to_owned(),
+            format!("add column v int default {number}"),
+        ),
+    };
+    let messages = [there, back].map(|what| Message::Sql(format!("alter table {table} {what}")));
+    definition(draw, "quick pair", messages.to_vec())
 }
 
 /// Changes of storage, which change no document.

@@ -13,7 +13,7 @@ use crate::harness::service::{TestService, execute};
 use crate::histories::client::{BackgroundWriter, UserSession};
 use crate::histories::comparison::Comparison;
 use crate::histories::oracle::Oracle;
-use crate::histories::plan::Plan;
+use crate::histories::plan::{ON_LOGIN, Plan};
 use crate::histories::replication::{Publisher, SubscriptionChange, SubscriptionPhase, database};
 use crate::histories::step::{HistoryStep, Message, StepGenerator, StepTarget};
 use crate::histories::{policies, rows};
@@ -455,6 +455,9 @@ impl Plan {
             for (name, _) in self.families.iter().flat_map(|family| &family.members) {
                 writeln!(sql, "alter table {name} owner to {role};").unwrap();
             }
+        }
+        if self.has_login_trigger {
+            sql.push_str(ON_LOGIN);
         }
         for setting in &self.of_database {
             writeln!(sql, "alter database {database} set {setting};").unwrap();

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::harness::cluster::TestCluster;
 use crate::harness::rng::SeededRng;
 use crate::histories::hostile_settings;
 
@@ -19,9 +20,10 @@ pub(super) fn bound(list: bool, from: usize, to: usize) -> String {
 
 /// What can be left out of a plan, as kinds of steps can be: followed tables that belong to others that are not
 /// followed, settings of role and database, and so on.
-pub(super) const TRAITS: [&str; 5] = [ANCESTORS, HOSTILE, POLICIES, POOLER, SUBSCRIPTIONS];
+pub(super) const TRAITS: [&str; 6] = [ANCESTORS, HOSTILE, LOGIN, POLICIES, POOLER, SUBSCRIPTIONS];
 const ANCESTORS: &str = "ancestors";
 const HOSTILE: &str = "hostile settings";
+const LOGIN: &str = "login trigger";
 const POLICIES: &str = "policies";
 const POOLER: &str = "pooler";
 const SUBSCRIPTIONS: &str = "subscriptions";
@@ -29,6 +31,17 @@ const SUBSCRIPTIONS: &str = "subscriptions";
 fn is_in(without: &[String], name: &str) -> bool {
     without.iter().any(|other| other == name)
 }
+
+/// Of PostgreSQL 18: a key that is no index of btree.
+const OVERLAPS: &str =
+    ", during int4range not null default '[1,3)', unique (id, part, during without overlaps)";
+
+/// Logs each login, as in the manual's chapter on event triggers; PostgreSQL 17 or newer.
+pub(super) const ON_LOGIN: &str = "create table who_came (at timestamptz, who name);
+    create function note_login() returns event_trigger language plpgsql security definer
+      as 'begin insert into public.who_came values (now(), session_user); end';
+    create event trigger note_login on login execute function note_login();
+";
 
 /// How the tables of a family are related.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -55,6 +68,8 @@ pub(super) struct TableFamily {
     pub(super) members: Vec<(String, bool)>,
     /// What is below is followed by way of the top alone.
     only_top: bool,
+    /// Columns and constraints that steps do not name, each after a comma.
+    beside: &'static str,
     pub(super) sql: String,
 }
 
@@ -75,7 +90,7 @@ pub(super) const VALUES: [(&str, &[&str]); 13] = [
     ("money", &["'12.34'", "'-5'", "null"]),
     ("text[]", &["array['a', null, 'null', '']", "'{}'"]),
     ("jsonb", &["'{\"a\": [1.500, null]}'", "'null'"]),
-    ("mood", &["'calm'", "'wild'", "null"]),
+    ("kinds.mood", &["'calm'", "'wild'", "null"]),
 ];
 
 const ID_TYPES: [&str; 13] = [
@@ -130,6 +145,7 @@ impl TableFamily {
             ('r', _) => ID_TYPES[rng.below(ID_TYPES.len())],
             _ => "int",
         };
+        let has_newest = TestCluster::version() >= 18;
         let mut family = Self {
             prefix,
             form,
@@ -137,6 +153,14 @@ impl TableFamily {
             columns,
             members: Vec::new(),
             only_top: is_in(without, ANCESTORS),
+            beside: match rng.below(8) {
+                0 => ", made int generated always as (part * 2) stored",
+                1 if has_newest => ", made int generated always as (part * 2) virtual",
+                2 if has_newest => ", check (part < 0) not enforced",
+                // Its operator class is that of inet.
+                3 if has_newest && id_type != "cidr" => OVERLAPS,
+                _ => "",
+            },
             sql: String::new(),
         };
         let depth = 1 + rng.below(3);
@@ -184,6 +208,7 @@ impl TableFamily {
         for (column, of_type) in &self.columns {
             write!(sql, ", {column} {of_type}").unwrap();
         }
+        sql.push_str(self.beside);
         if self.form != Form::KeyedLeaves {
             write!(sql, ", primary key ({})", self.key().join(", ")).unwrap();
         }
@@ -316,6 +341,8 @@ pub(super) struct Plan {
     pub(super) policies: bool,
     /// A subscription fills some table.
     pub(super) subscribed: bool,
+    /// There is a trigger that writes when a session begins.
+    pub(super) has_login_trigger: bool,
     /// Settings of larder's role and of the database.
     pub(super) of_role: Vec<String>,
     pub(super) of_database: Vec<String>,
@@ -346,8 +373,16 @@ impl Plan {
             .iter()
             .map(|resource| resource.toml(tiers, policies))
             .collect();
-        let mut sql = String::from("create type mood as enum ('calm', 'wild');\n");
-        for family in [&roots, &children, &lookups] {
+        let mut sql =
+            String::from("create schema kinds; create type kinds.mood as enum ('calm', 'wild');\n");
+        let families = [&roots, &children, &lookups];
+        if families
+            .iter()
+            .any(|family| family.beside.contains(OVERLAPS))
+        {
+            sql.push_str("create extension btree_gist;\n");
+        }
+        for family in families {
             sql.push_str(&family.sql);
             let top = &family.members[0].0;
             let other = &family.members[rng.below(family.members.len())].0;
@@ -381,6 +416,14 @@ impl Plan {
         if is_in(without, HOSTILE) {
             (of_role, of_database) = (Vec::new(), Vec::new());
         }
+        // Nobody could log in if what the trigger does were refused.
+        let has_login_trigger = TestCluster::version() >= 17
+            && rng.below(4) == 0
+            && !is_in(without, LOGIN)
+            && !of_role
+                .iter()
+                .chain(&of_database)
+                .any(|setting| setting.contains("read_only"));
         Self {
             resources,
             sql,
@@ -388,6 +431,7 @@ impl Plan {
             overrides,
             policies,
             subscribed,
+            has_login_trigger,
             of_role,
             of_database,
             families: [roots, children, lookups],
@@ -483,9 +527,13 @@ impl PlannedResource {
         let columns = child.foreign_key.join(", ");
         writeln!(sql, "create index on {} ({columns});", child.table).unwrap();
         if children.form == Form::Plain && rng.below(2) == 0 {
+            let enforced = match TestCluster::version() >= 18 && rng.below(2) == 0 {
+                true => " not enforced",
+                false => "",
+            };
             writeln!(
                 sql,
-                "alter table {} add foreign key ({columns}) references {} ({}) on update cascade on delete cascade;",
+                "alter table {} add foreign key ({columns}) references {} ({}) on update cascade on delete cascade{enforced};",
                 child.table,
                 self.table,
                 self.key.join(", ")

@@ -100,7 +100,7 @@ const fn kind(
 }
 
 /// Each can be left out by its name.
-pub(super) const KINDS: [StepKind; 36] = [
+pub(super) const KINDS: [StepKind; 37] = [
     kind("rows", 40, rows::one),
     kind("transaction", 16, rows::transaction),
     kind("copy", 5, rows::copy),
@@ -128,6 +128,7 @@ pub(super) const KINDS: [StepKind; 36] = [
     kind("enum", 2, definitions::enum_value),
     kind("primary key", 4, definitions::primary_key),
     kind("away and back", 2, definitions::away_and_back),
+    kind("quick pair", 5, definitions::quick_pair),
     kind("storage", 4, definitions::storage),
     kind("rule", 2, definitions::rule),
     kind("publication", 4, definitions::publication),

@@ -33,12 +33,13 @@ use ValueGenerator::{Bytes, Day, Digits, Extreme, Integer, Microsecond, Text, Uu
 
 /// Domains and types that the test creates.
 pub(crate) fn setup() -> String {
-    "create domain d_int as int; create domain d_dint as d_int check (value <> 2000000000); \
+    "create schema kinds; set search_path = kinds; \
+     create domain d_int as int; create domain d_dint as d_int check (value <> 2000000000); \
      create domain d_text as text; create domain d_char as char(4); create domain d_ts as timestamp; \
      create domain d_num as numeric(12, 3); create domain d_jsonb as jsonb; create domain d_bytea as bytea; \
      create domain d_ints as int[]; \
      create type mood as enum ('fine', 'so \"so\"', ''); create domain d_mood as mood; \
-     create type pair as (\"a b\" int, at timestamp, t text); "
+     create type pair as (\"a b\" int, at timestamp, t text); set search_path = public; "
         .to_owned()
 }
 
@@ -151,16 +152,16 @@ pub(crate) static TYPES: [RandomColumnType; 43] = [
         ],
         Extreme,
     ),
-    of("d_int", &["'-2147483648'", "0"], Integer(32)),
-    of("d_dint", &["0"], Integer(32)),
-    of("d_text", TEXTS, Text),
-    of("d_char", &["''", "'ab'"], Extreme),
-    of("d_ts", MOMENTS, Microsecond),
-    of("d_num", &["0", "-0.001", "'NaN'"], Integer(24)),
-    unsorted("d_jsonb", &["'{\"a\": null}'", "'3.00'"], Extreme),
+    of("kinds.d_int", &["'-2147483648'", "0"], Integer(32)),
+    of("kinds.d_dint", &["0"], Integer(32)),
+    of("kinds.d_text", TEXTS, Text),
+    of("kinds.d_char", &["''", "'ab'"], Extreme),
+    of("kinds.d_ts", MOMENTS, Microsecond),
+    of("kinds.d_num", &["0", "-0.001", "'NaN'"], Integer(24)),
+    unsorted("kinds.d_jsonb", &["'{\"a\": null}'", "'3.00'"], Extreme),
     // What follows is PostgreSQL's to render.
-    unsorted("d_bytea", &["''", "'\\x00ff'"], Bytes),
-    unsorted("d_ints", &["'{}'", "'{1,NULL,-3}'"], Extreme),
+    unsorted("kinds.d_bytea", &["''", "'\\x00ff'"], Bytes),
+    unsorted("kinds.d_ints", &["'{}'", "'{1,NULL,-3}'"], Extreme),
     unsorted("bytea", &["''", "'\\x00'", "'\\xfffe'"], Bytes),
     unsorted(
         "real",
@@ -189,13 +190,13 @@ pub(crate) static TYPES: [RandomColumnType; 43] = [
         &["array['\\x00ff', null, '']::bytea[]", "'{}'"],
         Extreme,
     ),
-    unsorted("mood", &["'fine'", "'so \"so\"'", "''"], Extreme),
-    unsorted("d_mood", &["'so \"so\"'"], Extreme),
+    unsorted("kinds.mood", &["'fine'", "'so \"so\"'", "''"], Extreme),
+    unsorted("kinds.d_mood", &["'so \"so\"'"], Extreme),
     unsorted(
-        "pair",
+        "kinds.pair",
         &[
-            "row(1, '2024-01-02 03:04:05.6', E'\"\\n')::pair",
-            "row(null, null, null)::pair",
+            "row(1, '2024-01-02 03:04:05.6', E'\"\\n')::kinds.pair",
+            "row(null, null, null)::kinds.pair",
         ],
         Extreme,
     ),
@@ -234,6 +235,11 @@ const fn unsorted(
 }
 
 impl RandomColumnType {
+    /// Whether the test creates it.
+    pub(crate) fn is_of_user(&self) -> bool {
+        self.sql.starts_with("kinds.")
+    }
+
     /// SQL of a value.
     pub(crate) fn draw(&self, rng: &mut SeededRng) -> String {
         if rng.below(2) == 0 {
@@ -284,8 +290,10 @@ impl RandomColumnType {
                 } else {
                     second / 5_000
                 };
+                // PostgreSQL 14 reads no more than 2^31 seconds.
+                let (hour, second) = (second / 3_600, second % 3_600);
                 format!(
-                    "timestamp '2000-01-01' + interval '{second} seconds {fraction} microseconds'"
+                    "timestamp '2000-01-01' + interval '{hour} hours {second} seconds {fraction} microseconds'"
                 )
             }
             Bytes => {
@@ -300,9 +308,11 @@ impl RandomColumnType {
     /// SQL of what `row_to_json` must be given for the JSON that larder promises of the column.
     pub(crate) fn json(&self, column: &str) -> String {
         match self.sql {
-            "timestamp" | "timestamp(0)" | "d_ts" => format!("{column} at time zone 'UTC'"),
+            "timestamp" | "timestamp(0)" | "kinds.d_ts" => format!("{column} at time zone 'UTC'"),
             "timestamp[]" => format!("{column}::timestamptz[]"),
-            "bytea" | "d_bytea" => format!("translate(encode({column}, 'base64'), E'\\n', '')"),
+            "bytea" | "kinds.d_bytea" => {
+                format!("translate(encode({column}, 'base64'), E'\\n', '')")
+            }
             "bytea[]" => format!(
                 "(select array_to_json(coalesce(array_agg(translate(encode(v, 'base64'), E'\\n', '') order by n), '{{}}')) \
                  from unnest({column}) with ordinality u(v, n) where {column} is not null having {column} is not null)"
