@@ -89,6 +89,17 @@ async fn mistakes_of_owners_and_aliases_are_reported() {
 }
 
 #[tokio::test]
+async fn constraints_of_18_promise_no_more_than_they_say() {
+    if !TestCluster::has(18, "`period` and no `not null … not valid`") {
+        return;
+    }
+    let url = TestCluster::database().await.url;
+    execute(&url, mistakes::SCHEMA_OF_18).await;
+    let (file, expected) = file_of(mistakes::OF_18);
+    assert_told(&mistakes(&url, &file).await, &expected);
+}
+
+#[tokio::test]
 async fn foreign_tables_and_loose_equalities_are_refused() {
     let url = TestCluster::database().await.url;
     let mut connection = PgConnection::connect(&url).await.unwrap();

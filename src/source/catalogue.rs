@@ -198,7 +198,9 @@ async fn read_columns(
            coalesce(l.collisdeterministic, true) as deterministic, \
            exists (select from pg_opclass o join pg_am m on m.oid = o.opcmethod \
              where m.amname = 'btree' and o.opcdefault and o.opcintype = t.oid) as has_order, \
-           a.atttypmod as own_modifier, a.attnotnull or at.typnotnull or exists (select from chain c \
+           a.atttypmod as own_modifier, a.attnotnull and not exists (select from pg_constraint u \
+             where u.conrelid = a.attrelid and u.contype = 'n' and u.conkey = array[a.attnum] and not u.convalidated) \
+             or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
            case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, 0), \
@@ -274,17 +276,21 @@ async fn read_indexes(
     .await
 }
 
+/// Those of periods (PostgreSQL 18) are left out: their last columns are not equal, as a link's are, but one period contains
+/// the other. `conenforced` came with 18, too: without it nothing cascades.
 async fn read_foreign_keys(
     connection: &mut PgConnection,
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, c.confdeltype = 'c' as cascades, \
+    let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
+           c.confdeltype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) as cascades, \
            array(select a.attname::text from unnest(c.conkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.place) as columns, \
            array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.n order by k.place) as target_columns \
-         from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) order by c.oid";
+         from pg_constraint c where c.contype = 'f' and c.conrelid::int8 = any($1) \
+           and not coalesce((to_jsonb(c) ->> 'conperiod')::bool, false) order by c.oid";
     read_for_tables(connection, sql, table_oids, tables, |table, row| {
         table.foreign_keys.push(ForeignKey {
             columns: row.try_get("columns")?,

@@ -288,6 +288,29 @@ pub(super) const ACCESS: &[CatalogueMistake] = &[
     ),
 ];
 
+/// A foreign key of periods, and a column that is not null in new rows alone.
+pub(super) const SCHEMA_OF_18: &str = "create extension btree_gist;
+    create table stay (no int primary key, room int not null, during daterange not null,
+      unique (room, during without overlaps));
+    create table guest (id int primary key, room int, during daterange,
+      foreign key (room, period during) references stay (room, period during));
+    create table code (id int primary key, code text unique);
+    alter table code add constraint code_there not null code not valid;";
+
+/// Mistakes in it.
+pub(super) const OF_18: &[CatalogueMistake] = &[
+    case(
+        "table = 'stay'\n[[resource.children]]\nname = 'guests'\ntable = 'guest' # here",
+        "children[0].table",
+        "public.guest has no foreign key to public.stay",
+    ),
+    case(
+        "table = 'code'\n[[resource.by]]\nname = 'code'\ncolumns = 'code' # here",
+        "by[0].columns",
+        "column code of public.code may be null",
+    ),
+];
+
 /// Mistakes that need extensions or ICU, which not every server has.
 pub(super) const OPTIONAL: &[(&str, &str, CatalogueMistake)] = &[
     (
