@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use larder::resource::catalogue::TableName;
+use larder::resource::sql_type::SqlType;
 use larder::resource::value::ValueType;
 use larder::resource::writable::{
     Level, MemberKind, Rows, Writable, WritableColumn, WritableMember,
@@ -25,8 +26,8 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         column: (*name).to_owned(),
         field: Some((*name).to_owned()),
         is_kept: false,
-        type_sql: String::new(),
-        plain_type_sql: String::new(),
+        stored_type: SqlType::Named(String::new()),
+        plain_type: SqlType::Named(String::new()),
         value: value.clone(),
         nullable: true,
         default: None,

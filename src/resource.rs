@@ -26,6 +26,7 @@ pub mod query;
 pub mod resolve;
 pub mod row_security;
 pub(crate) mod sql;
+pub mod sql_type;
 pub mod suggest;
 pub(crate) mod suggestion;
 #[cfg(test)]

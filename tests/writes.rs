@@ -11,6 +11,7 @@ mod idempotency;
 mod keys;
 mod locks;
 mod moves;
+mod other_schemas;
 mod sizes;
 mod trigger_effects;
 mod triggers;

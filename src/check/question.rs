@@ -12,6 +12,7 @@ use crate::resource::key::KeyColumn;
 use crate::resource::link::{KeyMapping, links};
 use crate::resource::page::Page;
 use crate::resource::sql::identifier;
+use crate::resource::sql_type::SqlType;
 use crate::resource::write::WriteStatement;
 use crate::resource::{Alias, Resource, Row};
 
@@ -156,9 +157,9 @@ pub struct Reference {
 pub struct ReferenceColumn {
     /// The referencing column.
     pub name: String,
-    /// The type of the referenced column, as SQL.
-    pub target_type: String,
-    /// The operator that compares them, as SQL.
+    /// A cast to the type of the referenced column, `::type`; empty where larder's role may not name it.
+    pub target_cast: String,
+    /// The operator that compares them, as SQL; without its schema where larder's role may not use it.
     pub operator: String,
 }
 
@@ -182,9 +183,9 @@ pub fn reference_question(
 ) -> Question {
     let conditions = reference.columns.iter().enumerate().map(|(at, column)| {
         format!(
-            "${}::{} {} x.{}",
+            "${}{} {} x.{}",
             at + 1,
-            column.target_type,
+            column.target_cast,
             column.operator,
             identifier(&column.name)
         )
@@ -265,7 +266,7 @@ impl About<'_> {
         &self,
         alias: &str,
         (table, condition): (&TableName, Option<&Condition>),
-        columns: impl IntoIterator<Item = (&'t str, &'t str)>,
+        columns: impl IntoIterator<Item = (&'t str, &'t SqlType)>,
         subject: &str,
     ) -> Search {
         let mut names: Vec<String> = Vec::new();
@@ -273,9 +274,9 @@ impl About<'_> {
         for (column, value_type) in columns {
             names.push(column.to_owned());
             conditions.push(format!(
-                "{alias}.{} = ${}::text::{value_type}",
+                "{alias}.{} = {}",
                 identifier(column),
-                names.len()
+                value_type.compared_parameter(names.len())
             ));
         }
         let alone = format!(
@@ -316,8 +317,7 @@ impl About<'_> {
         for (on, below) in children.chain(lookups) {
             *tables += 1;
             let columns = on.iter();
-            let columns =
-                columns.map(|pair| (pair.own.name.as_str(), pair.upper.sql_type.as_str()));
+            let columns = columns.map(|pair| (pair.own.name.as_str(), &pair.upper.sql_type));
             let alias = format!("t{tables}");
             searches.push(Search {
                 place: Some(below.place.clone()),
@@ -375,7 +375,7 @@ impl About<'_> {
                 limit: 1,
             };
             let subject = format!("each list of one owner's documents of {name} reads");
-            let column = (owner.column.name.as_str(), owner.column.sql_type.as_str());
+            let column = (owner.column.name.as_str(), &owner.column.sql_type);
             lists.push(self.list("lists of one owner", column, &owner.place, page, &subject));
         }
         lists
@@ -385,7 +385,7 @@ impl About<'_> {
     fn list(
         &self,
         what: &str,
-        column: (&str, &str),
+        column: (&str, &SqlType),
         place: &Place,
         first: Page,
         subject: &str,
@@ -448,7 +448,7 @@ impl About<'_> {
             for join in joins {
                 let columns = join.columns.iter().zip(&join.compared);
                 let columns =
-                    columns.map(|(column, other)| (column.name.as_str(), other.sql_type.as_str()));
+                    columns.map(|(column, other)| (column.name.as_str(), &other.sql_type));
                 let subject = format!(
                     "after each change of {}, a pass over {} reads",
                     link.table, self.resource.name
@@ -478,7 +478,7 @@ impl About<'_> {
         for ((level, lock), delete) in below.zip(deletes) {
             let links = level.link.iter();
             let columns = links.filter_map(|(own, _)| level.columns.get(*own));
-            let columns = columns.map(|own| (own.column.as_str(), own.plain_type_sql.as_str()));
+            let columns = columns.map(|own| (own.column.as_str(), &own.plain_type));
             let from = (&level.table, level.condition.as_ref());
             let search = self.search("r", from, columns, &subject);
             questions.push(question(search.clone(), lock));
@@ -494,7 +494,7 @@ fn of_row(row: &Row) -> (&TableName, Option<&Condition>) {
 }
 
 /// The names of columns, with the types of values that they are compared with.
-fn types(columns: &[KeyColumn]) -> impl Iterator<Item = (&str, &str)> {
+fn types(columns: &[KeyColumn]) -> impl Iterator<Item = (&str, &SqlType)> {
     let columns = columns.iter();
-    columns.map(|column| (column.name.as_str(), column.sql_type.as_str()))
+    columns.map(|column| (column.name.as_str(), &column.sql_type))
 }

@@ -7,6 +7,7 @@ use std::fmt;
 use crate::resource::condition::{AcceptedCondition, WrittenCondition};
 use crate::resource::row_security::TableRowSecurity;
 use crate::resource::sql::identifier;
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 
 /// A table's name and identity.
@@ -180,7 +181,9 @@ pub struct Column {
     /// The type as `format_type` writes it, with domains.
     pub type_text: String,
     /// The type below all domains, without a length, in a form that allows any length.
-    pub plain_type_text: String,
+    pub plain_type: SqlType,
+    /// The type below all domains, with its length and precision.
+    pub stored_type: SqlType,
     /// `pg_attribute.atttypid`.
     pub type_oid: u32,
     /// `pg_attribute.attcollation`.

@@ -8,6 +8,7 @@ use crate::resource::body::text_in_query;
 use crate::resource::catalogue::Column;
 use crate::resource::definition::Place;
 use crate::resource::key::{KEY_BYTES_MAX, KeyColumn, plain_key_type};
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 
 /// A field that lists can be filtered by.
@@ -37,8 +38,8 @@ pub struct OtherColumn {
     pub name: String,
     /// Its values.
     pub value: ValueType,
-    /// The type's name for casts in SQL text, without a length or precision.
-    sql_type: String,
+    /// The type in SQL text, without a length or precision.
+    sql_type: SqlType,
 }
 
 impl Filter {
@@ -75,9 +76,11 @@ impl FilterColumn {
             ValueType::TimeTz => "timetz",
             ValueType::Interval => "interval",
             ValueType::Name | ValueType::Byte { .. } | ValueType::Bits { .. } => {
-                &column.plain_type_text
+                return Ok(Self::other(column, column.plain_type.clone()));
             }
-            ValueType::Other if column.has_order => &column.plain_type_text,
+            ValueType::Other if column.has_order => {
+                return Ok(Self::other(column, column.plain_type.clone()));
+            }
             _ => {
                 return Err(format!(
                     "is of type {}; filters are of scalar types for which PostgreSQL has btree indexes",
@@ -85,11 +88,15 @@ impl FilterColumn {
                 ));
             }
         };
-        Ok(Self::Other(OtherColumn {
+        Ok(Self::other(column, SqlType::Named(sql_type.to_owned())))
+    }
+
+    fn other(column: &Column, sql_type: SqlType) -> Self {
+        Self::Other(OtherColumn {
             name: column.name.clone(),
             value: column.value.clone(),
-            sql_type: sql_type.to_owned(),
-        }))
+            sql_type,
+        })
     }
 
     /// The column's name.
@@ -100,8 +107,8 @@ impl FilterColumn {
         }
     }
 
-    /// The type's name for casts in SQL text.
-    pub(crate) fn sql_type(&self) -> &str {
+    /// The type in SQL text.
+    pub(crate) fn sql_type(&self) -> &SqlType {
         match self {
             Self::Key(column) => &column.sql_type,
             Self::Other(column) => &column.sql_type,
@@ -112,7 +119,7 @@ impl FilterColumn {
     pub(super) fn value_sql(&self, text: &str) -> String {
         match self {
             Self::Key(column) => column.value_sql(text),
-            Self::Other(column) => format!("{text}::{}", column.sql_type),
+            Self::Other(column) => column.sql_type.value(text),
         }
     }
 }

@@ -8,11 +8,12 @@
 //!
 //! ```
 //! use larder::resource::key::{KeyColumn, KeyShape, KeyType, key_parts};
+//! use larder::resource::sql_type::SqlType;
 //!
 //! let column = |name: &str, key_type, type_text: &str, type_oid| KeyColumn {
 //!     name: name.into(),
 //!     key_type,
-//!     sql_type: type_text.into(),
+//!     sql_type: SqlType::Named(type_text.into()),
 //!     type_text: type_text.into(),
 //!     type_oid,
 //!     collation: 0,
@@ -38,6 +39,7 @@ use std::borrow::Cow;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 use crate::resource::catalogue::Column;
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 
 /// The most bytes of a part of a key, as UTF-8: in paths after percent-decoding, in bodies and in lists. An entry of a btree index has at most 2,704 bytes
@@ -221,8 +223,8 @@ pub struct KeyColumn {
     pub name: String,
     /// Its type.
     pub key_type: KeyType,
-    /// The type's name for casts in SQL text. It has no length, so that a cast never truncates.
-    pub sql_type: String,
+    /// The type in SQL text. It has no length, so that a cast never truncates.
+    pub sql_type: SqlType,
     /// Its type as `format_type` writes it.
     pub type_text: String,
     /// `pg_attribute.atttypid`.
@@ -241,10 +243,10 @@ impl KeyColumn {
         Self {
             name: column.name.clone(),
             key_type,
-            sql_type: key_type
-                .sql_type()
-                .unwrap_or(&column.plain_type_text)
-                .to_owned(),
+            sql_type: match key_type.sql_type() {
+                Some(name) => SqlType::Named(name.to_owned()),
+                None => column.plain_type.clone(),
+            },
             type_text: column.type_text.clone(),
             type_oid: column.type_oid,
             collation: column.collation,
@@ -254,7 +256,8 @@ impl KeyColumn {
     /// Whether values of both columns that PostgreSQL calls equal have the same canonical text.
     pub(super) fn same_text(&self, other: &Self) -> bool {
         // PostgreSQL compares no labels of different enums.
-        let is_same_enum = self.key_type != KeyType::Enum || self.sql_type == other.sql_type;
+        let is_same_enum =
+            self.key_type != KeyType::Enum || self.sql_type.name() == other.sql_type.name();
         is_same_enum && self.key_type.same_text(other.key_type)
     }
 
@@ -475,7 +478,7 @@ mod tests {
             .map(|(index, &key_type)| KeyColumn {
                 name: format!("c{index}"),
                 key_type,
-                sql_type: String::new(),
+                sql_type: SqlType::Named(String::new()),
                 type_text: String::new(),
                 type_oid: 0,
                 collation: 0,

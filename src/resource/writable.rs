@@ -5,6 +5,7 @@ mod owned;
 use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
 use crate::resource::condition::Condition;
 use crate::resource::key::{KeyColumn, KeyType};
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 pub use crate::resource::writable::owned::{OwnerColumn, Pointer};
 use crate::resource::{Child, Owner, Pair, Row};
@@ -87,12 +88,12 @@ pub struct WritableColumn {
     pub field: Option<String>,
     /// Only new rows get a value: the document does not show it, and neither the key nor a link has it.
     pub is_kept: bool,
-    /// Its type as `format_type` writes it. An explicit cast to this type truncates a value that is too long.
-    pub type_sql: String,
+    /// Its type below all domains, with its length. An explicit cast to this type truncates a value that is too long.
+    pub stored_type: SqlType,
     /// Its type below all domains, without a length, but with a precision, to which PostgreSQL rounds also when it stores a
     /// value. With a cast to this type, it refuses a value that is too long for the column or its domain when the value is
     /// stored.
-    pub plain_type_sql: String,
+    pub plain_type: SqlType,
     /// The values that it can have.
     pub value: ValueType,
     /// It may be null.
@@ -576,8 +577,8 @@ impl WritableColumn {
             column: column.name.clone(),
             field: None,
             is_kept: false,
-            type_sql: column.type_text.clone(),
-            plain_type_sql: column.plain_type_text.clone(),
+            stored_type: column.stored_type.clone(),
+            plain_type: column.plain_type.clone(),
             value: column.value.clone(),
             nullable: !column.not_null,
             default: column.default.clone(),

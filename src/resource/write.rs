@@ -27,6 +27,7 @@ use crate::resource::catalogue::TableName;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::sql::identifier;
+use crate::resource::sql_type::SqlType;
 use crate::resource::writable::{Level, Writable, WritableColumn};
 use crate::resource::{Owner, Resource};
 
@@ -352,12 +353,16 @@ fn absent_sql(level: &Level, number: usize) -> String {
 
 /// The value of column `number` of row `u`, cast to the type without a length. An absent value is null.
 fn value_sql(level: &Level, number: usize) -> String {
-    format!("u.c{number}::{}", level.columns[number].plain_type_sql)
+    level.columns[number]
+        .plain_type
+        .value(&format!("u.c{number}"))
 }
 
 /// The same as PostgreSQL stores it, provided that it is not too long.
 fn stored_sql(level: &Level, number: usize) -> String {
-    format!("u.c{number}::{}", level.columns[number].type_sql)
+    level.columns[number]
+        .stored_type
+        .value(&format!("u.c{number}"))
 }
 
 /// The value that a row is inserted with.
@@ -366,9 +371,12 @@ fn inserted_sql(level: &Level, number: usize) -> String {
     match &level.columns[number].default {
         // The catalogue's text of a default lacks the cast that the assignment to the column implies.
         Some(default) => {
-            let plain = &level.columns[number].plain_type_sql;
+            let default = match &level.columns[number].plain_type {
+                SqlType::Named(plain) => format!("({default})::{plain}"),
+                SqlType::OfColumn { .. } => default.clone(),
+            };
             let absent = absent_sql(level, number);
-            format!("case when {absent} then ({default})::{plain} else {value} end")
+            format!("case when {absent} then {default} else {value} end")
         }
         None => value,
     }

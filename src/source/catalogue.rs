@@ -7,6 +7,7 @@ mod policies;
 mod types;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
@@ -15,6 +16,7 @@ use crate::resource::catalogue::{
     Catalogue, Column, Descendant, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
 use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
 use crate::source::catalogue::outputs::read_dependent_columns;
@@ -172,15 +174,13 @@ async fn read_for_tables(
     Ok(())
 }
 
-async fn read_columns(
-    connection: &mut PgConnection,
-    table_oids: &[i64],
-    tables: &mut HashMap<u32, Table>,
-) -> Result<(), SourceError> {
-    let types = read_types(connection, table_oids).await?;
-    // Domains are followed down to the type below; the innermost one carries the type modifier.
-    // No default refers to a column. If it is told the table, pg_get_expr finds names for all its columns each time.
-    let sql = "with recursive chain (oid, base, modifier) as ( \
+/// The columns of the tables `$1`.
+///
+/// Domains are followed down to the type below; the innermost one carries the type modifier.
+/// No default refers to a column. If it is told the table, pg_get_expr finds names for all its columns each time.
+/// Statements name the types of schema pg_catalog and of the table's schema. Values of others come from a null row of the table
+/// (`resource/sql_type.rs`); that row has fields, all null, if a domain of the table may refuse null.
+const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
            select oid, typbasetype, typtypmod from pg_type where typtype = 'd' \
            union all select c.oid, t.typbasetype, t.typtypmod from chain c join pg_type t on t.oid = c.base \
            where t.typtype = 'd'), \
@@ -190,7 +190,16 @@ async fn read_columns(
            format_type(a.atttypid, a.atttypmod) as type_text, \
            format_type(t.oid, case when t.oid in ('numeric'::regtype, 'time'::regtype, 'timetz'::regtype, \
              'timestamp'::regtype, 'timestamptz'::regtype, 'interval'::regtype) \
-             then coalesce(d.modifier, a.atttypmod) else -1 end) as plain_type_text, a.atttypid::int8 as type, \
+             then coalesce(d.modifier, a.atttypmod) else -1 end) as plain_type, \
+           format_type(t.oid, coalesce(d.modifier, a.atttypmod)) as stored_type, \
+           case when t.typnamespace not in ('pg_catalog'::regnamespace, r.relnamespace) then ( \
+             select case when bool_or(ot.typtype = 'd' and o.attnum <> a.attnum) then format('row(%s)::%I.%I', \
+                 string_agg(format('(null::%I.%I).%I', n.nspname, r.relname, o.attname), ', ' order by o.attnum), \
+                 n.nspname, r.relname) \
+               else format('null::%I.%I', n.nspname, r.relname) end \
+             from pg_attribute o join pg_type ot on ot.oid = o.atttypid \
+             where o.attrelid = a.attrelid and o.attnum > 0 and not o.attisdropped) end as null_row, \
+           a.atttypid::int8 as type, \
            a.attcollation::int8 as collation, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
@@ -218,12 +227,31 @@ async fn read_columns(
          left join pg_collation l on l.oid = a.attcollation \
          where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
          order by a.attrelid, a.attnum";
-    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+
+async fn read_columns(
+    connection: &mut PgConnection,
+    table_oids: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let types = read_types(connection, table_oids).await?;
+    read_for_tables(connection, COLUMNS_SQL, table_oids, tables, |table, row| {
         let type_oid = oid(row, "type")?;
+        let null_row: Option<String> = row.try_get("null_row")?;
+        let null_row: Option<Arc<str>> = null_row.map(Arc::from);
+        let name: String = row.try_get("name")?;
+        let sql_type = |named: String| match &null_row {
+            None => SqlType::Named(named),
+            Some(null_row) => SqlType::OfColumn {
+                name: named,
+                row: Arc::clone(null_row),
+                column: name.clone(),
+            },
+        };
         table.columns.push(Column {
-            name: row.try_get("name")?,
             type_text: row.try_get("type_text")?,
-            plain_type_text: row.try_get("plain_type_text")?,
+            plain_type: sql_type(row.try_get("plain_type")?),
+            stored_type: sql_type(row.try_get("stored_type")?),
+            name,
             type_oid,
             collation: oid(row, "collation")?,
             base_type: row.try_get("base_type")?,

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use larder::resource::catalogue::TableName;
 use larder::resource::key::{KeyColumn, KeyShape, KeyType};
 use larder::resource::link::{KeyMapping, Link};
+use larder::resource::sql_type::SqlType;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
 use crate::harness::cluster::TestCluster;
@@ -100,7 +101,7 @@ fn shape_and_link(drawn: &Drawn, type_oid: u32) -> (KeyShape, Link) {
     let column = KeyColumn {
         name: "v".into(),
         key_type: drawn.key_type,
-        sql_type: drawn.type_sql.into(),
+        sql_type: SqlType::Named(drawn.type_sql.into()),
         type_text: drawn.type_sql.into(),
         type_oid,
         collation: 0,

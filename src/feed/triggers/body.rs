@@ -265,6 +265,7 @@ mod tests {
     use crate::resource::catalogue::TableName;
     use crate::resource::key::{KeyColumn, KeyType};
     use crate::resource::link::KeyMapping;
+    use crate::resource::sql_type::SqlType;
 
     /// A link by columns of these types.
     fn link_of(types: &[KeyType]) -> Link {
@@ -279,7 +280,7 @@ mod tests {
                 .map(|(number, &key_type)| KeyColumn {
                     name: format!("c{number}"),
                     key_type,
-                    sql_type: "type".into(),
+                    sql_type: SqlType::Named("type".into()),
                     type_text: "type".into(),
                     type_oid: 1,
                     collation: 0,

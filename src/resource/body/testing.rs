@@ -1,6 +1,7 @@
 //! Resources for the tests of bodies.
 
 use crate::resource::catalogue::TableName;
+use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
 use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn, WritableMember};
 
@@ -9,8 +10,8 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         column: name.to_owned(),
         field: Some(name.to_owned()),
         is_kept: false,
-        type_sql: String::new(),
-        plain_type_sql: String::new(),
+        stored_type: SqlType::Named(String::new()),
+        plain_type: SqlType::Named(String::new()),
         value,
         nullable: true,
         default: None,

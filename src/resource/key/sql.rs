@@ -74,14 +74,14 @@ impl KeyColumn {
                 "(select l.v from {labels} as l(v) where pg_catalog.concat(l.v) = {text})",
                 labels = self.labels_sql()
             ),
-            _ => format!("{text}::{}", self.sql_type),
+            _ => self.sql_type.value(text),
         }
     }
 
     /// The same where the value's place in the order counts: a text that is no label has none, so it is an error.
     pub(in crate::resource) fn place_sql(&self, text: &str) -> String {
         match self.key_type {
-            KeyType::Enum => format!("{text}::{}", self.sql_type),
+            KeyType::Enum => self.sql_type.value(text),
             _ => self.value_sql(text),
         }
     }
@@ -89,7 +89,7 @@ impl KeyColumn {
     /// SQL for parameter `number` of a statement as an array of values. The parameter is an array of integers for
     /// integers, and an array of canonical texts for all other types.
     pub(in crate::resource) fn parameter_sql(&self, number: usize) -> String {
-        let own = &self.sql_type;
+        let own = self.sql_type.name();
         match self.key_type {
             KeyType::SmallInt | KeyType::Integer | KeyType::BigInt => format!("${number}::{own}[]"),
             KeyType::Bytea => format!(
@@ -107,7 +107,7 @@ impl KeyColumn {
 
     /// SQL for the labels of the enum as rows. A text that is no label is an error for a cast.
     fn labels_sql(&self) -> String {
-        format!("unnest(pg_catalog.enum_range(null::{}))", self.sql_type)
+        format!("unnest(pg_catalog.enum_range({}))", self.sql_type.null())
     }
 }
 

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use crate::resource::catalogue::{
     Catalogue, Column, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
+use crate::resource::sql_type::SqlType;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 use crate::resource::suggest::{SuggestOptions, SuggestedRow, Suggestion, suggest};
 use crate::resource::value::ValueType;
@@ -165,7 +166,8 @@ fn column(text: &str) -> Column {
     Column {
         name: name.trim_end_matches('?').into(),
         type_text: type_text.into(),
-        plain_type_text: type_text.into(),
+        plain_type: SqlType::Named(type_text.into()),
+        stored_type: SqlType::Named(type_text.into()),
         type_oid: 20,
         collation: 0,
         base_type: type_text.into(),

@@ -30,12 +30,17 @@ const GRANT_SQL: &str = "\
     select format('grant temporary on database %I to %I', current_database(), current_user) as grant, \
       not has_database_privilege(current_database(), 'temporary') as is_missing";
 
-/// The columns of the table `$1`, as `create table` takes them.
+/// The columns of the table `$1`, as `create table` takes them. If larder's role may not name all their types, they come from a
+/// row of the table that is null.
 const COLUMNS_SQL: &str = "\
-    select coalesce(string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod), \
-      case when a.attcollation <> t.typcollation then format(' collate %I.%I', n.nspname, l.collname) end), ', ' \
-      order by a.attnum), '') \
-    from pg_attribute a join pg_type t on t.oid = a.atttypid left join pg_collation l on l.oid = a.attcollation \
+    select case when bool_and(has_schema_privilege(t.typnamespace, 'usage')) is not false then format('(%s)', \
+        string_agg(format('%I %s%s', a.attname, format_type(a.atttypid, a.atttypmod), \
+          case when a.attcollation <> t.typcollation then format(' collate %I.%I', n.nspname, l.collname) end), ', ' \
+          order by a.attnum)) \
+      else format('as select %s limit 0', string_agg(format('(null::%I.%I).%I', cn.nspname, c.relname, a.attname), ', ' \
+        order by a.attnum)) end \
+    from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace cn on cn.oid = c.relnamespace \
+      join pg_type t on t.oid = a.atttypid left join pg_collation l on l.oid = a.attcollation \
       left join pg_namespace n on n.oid = l.collnamespace \
     where a.attrelid::int8 = $1 and a.attnum > 0 and not a.attisdropped";
 
@@ -237,7 +242,7 @@ async fn judge(
         .bind(i64::from(table.oid))
         .fetch_one(&mut *connection)
         .await?;
-    let row = format!("create temporary table {CONDITIONAL_ROW} ({columns})");
+    let row = format!("create temporary table {CONDITIONAL_ROW} {columns}");
     run(connection, &row).await?;
     let (stored, tree) = store(connection, "larder_written", text).await?;
     let tree = ConditionTree::read(&tree, &ROW_ONLY_IF_IMMUTABLE);

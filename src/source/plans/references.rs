@@ -18,9 +18,9 @@ use crate::source::catalogue::oid;
 const REFERENCES_SQL: &str = "\
 with recursive family (oid, root) as (select u.oid::oid, u.oid::oid from unnest($1::int8[]) u (oid) \
     union select i.inhrelid, family.root from family join pg_inherits i on i.inhparent = family.oid), \
-  base (domain, oid, below, kind) as ( \
-    select t.oid, t.oid, t.typbasetype, t.typtype from pg_type t \
-    union all select base.domain, t.oid, t.typbasetype, t.typtype from base join pg_type t on t.oid = base.below where base.kind = 'd') \
+  base (domain, oid, below, kind, namespace) as ( \
+    select t.oid, t.oid, t.typbasetype, t.typtype, t.typnamespace from pg_type t \
+    union all select base.domain, t.oid, t.typbasetype, t.typtype, t.typnamespace from base join pg_type t on t.oid = base.below where base.kind = 'd') \
 select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t.relname::text as relname, \
   t.relkind = 'p' as partitioned, f.oid::int8 as target, fn.nspname::text as target_schema, f.relname::text as target_name, \
   coalesce(s.n_tup_del, 0) > 0 as deletes, \
@@ -28,10 +28,10 @@ select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t
     case when not has_any_column_privilege(t.oid, 'select') then format('grant select on %I.%I to %I;', n.nspname, t.relname, current_user) end) as grants, \
   array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
-  array(select format_type(b.oid, null) from unnest(c.confkey) with ordinality k(number, place) \
+  array(select case when has_schema_privilege(b.namespace, 'usage') then '::' || format_type(b.oid, null) else '' end from unnest(c.confkey) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number \
     join base b on b.domain = a.atttypid and b.kind <> 'd' order by k.place) as types, \
-  array(select format('operator(%I.%s)', o.nspname, p.oprname) from unnest(c.conpfeqop) with ordinality k(oid, place) \
+  array(select case when has_schema_privilege(o.oid, 'usage') then format('operator(%I.%s)', o.nspname, p.oprname) else p.oprname::text end from unnest(c.conpfeqop) with ordinality k(oid, place) \
     join pg_operator p on p.oid = k.oid join pg_namespace o on o.oid = p.oprnamespace order by k.place) as operators \
 from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
   join pg_class f on f.oid = (select root from family where oid = c.confrelid order by root = oid desc, root limit 1) \
@@ -80,9 +80,9 @@ pub(super) async fn read_references(
             },
             has_deletes: row.try_get("deletes")?,
             columns: columns
-                .map(|((name, target_type), operator)| ReferenceColumn {
+                .map(|((name, target_cast), operator)| ReferenceColumn {
                     name,
-                    target_type,
+                    target_cast,
                     operator,
                 })
                 .collect(),

@@ -1,0 +1,88 @@
+//! Types in SQL text: how statements convert texts to values of a column's type.
+
+use std::sync::Arc;
+
+use crate::resource::sql::{identifier, literal};
+
+/// The type of a column, below all domains.
+///
+/// PostgreSQL needs no right on the schema of a type to read and write a column, but it does to find the type by its name.
+/// So a type is only named if it is built in or in the schema of the column's table, which every statement needs anyway.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum SqlType {
+    /// The type's name for casts.
+    Named(String),
+    /// A type of another schema.
+    OfColumn {
+        /// The type's name, for comparisons.
+        name: String,
+        /// SQL for a row of the column's table without values. It is not null if a domain of the table may refuse null.
+        row: Arc<str>,
+        /// The column's name.
+        column: String,
+    },
+}
+
+impl SqlType {
+    /// The name of the type, with which statements may not find it.
+    pub(in crate::resource) fn name(&self) -> &str {
+        match self {
+            Self::Named(name) | Self::OfColumn { name, .. } => name,
+        }
+    }
+
+    /// SQL for the value with the text `text`, an expression of type text that is in parentheses where it needs them.
+    pub(crate) fn value(&self, text: &str) -> String {
+        match self {
+            Self::Named(name) => format!("{text}::{name}"),
+            Self::OfColumn { row, column, .. } => format!(
+                "(pg_catalog.json_populate_record({row}, pg_catalog.json_build_object({key}, {text}))).{column}",
+                key = literal(column),
+                column = identifier(column),
+            ),
+        }
+    }
+
+    /// SQL for null of this type.
+    pub(in crate::resource) fn null(&self) -> String {
+        match self {
+            Self::Named(name) => format!("null::{name}"),
+            // With a null of unknown type the result is of the type below the domain.
+            Self::OfColumn { row, column, .. } => {
+                format!("coalesce(({row}).{}, null)", identifier(column))
+            }
+        }
+    }
+
+    /// SQL for parameter `number`, which a statement compares with a column of this type.
+    pub(crate) fn compared_parameter(&self, number: usize) -> String {
+        match self {
+            Self::Named(name) => format!("${number}::text::{name}"),
+            Self::OfColumn { .. } => format!("${number}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_type_of_another_schema_is_not_named() {
+        let mood = SqlType::OfColumn {
+            name: "types.mood".into(),
+            row: "null::\"public\".\"t\"".into(),
+            column: "it's".into(),
+        };
+        let texts = [mood.value("u.c0"), mood.null(), mood.compared_parameter(1)];
+        assert_eq!(
+            texts,
+            [
+                "(pg_catalog.json_populate_record(null::\"public\".\"t\", \
+                 pg_catalog.json_build_object('it''s', u.c0))).\"it's\"",
+                "coalesce((null::\"public\".\"t\").\"it's\", null)",
+                "$1"
+            ]
+        );
+    }
+}

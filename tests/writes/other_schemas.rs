@@ -1,0 +1,111 @@
+//! Types of a schema that larder's role may not use. PostgreSQL needs no right on it to read and write their columns, so
+//! neither does larder.
+
+use axum::http::{Method, StatusCode};
+use serde_json::json;
+
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::{TestCluster, TestRole};
+use crate::harness::eventually;
+use crate::harness::service::{TestService, execute};
+
+/// `code` refuses null, also where a statement needs a row of its table without values.
+const SQL: &str = "
+    create schema types;
+    create type types.mood as enum ('a', 'b', 'c,d');
+    create domain types.code as text not null check (length(value) < 9);
+    create domain types.feeling as types.mood;
+    create type types.pair as (n int, m types.mood);
+    create type types.span as range (subtype = int);
+    create table t (m types.mood primary key, v text);
+    insert into t values ('a', 'x'), ('b', 'y');
+    create table kid (id int primary key, m types.mood references t, f types.feeling, v types.code, ms types.mood[],
+      p types.pair, s types.span, cs types.code[]);
+    insert into kid values (1, 'a', 'b', 'q', '{a,b}', '(1,b)', '[1,3)', '{x}');
+    create table part (m types.feeling, n int, v text, primary key (m, n));
+    insert into part values ('c,d', 1, 'p');
+    create table other (id int primary key, v text); insert into other values (1, 'o');";
+
+const CONFIG: &str = "
+    [[resource]]
+    name = 't'
+    table = 't'
+    [[resource]]
+    name = 'kid'
+    table = 'kid'
+    where = \"v <> 'hidden'\"
+      [[resource.lookups]]
+      name = 'looked'
+      table = 't'
+      column = 'm'
+    [[resource]]
+    name = 'part'
+    table = 'part'
+    key = ['m', 'n']
+    filters = ['m']
+    [[resource]]
+    name = 'other'
+    table = 'other'
+    ";
+
+/// The case types-in-another-schema.sh: a key of such a type ended larder, every write was 403, and each change of a row
+/// that is looked up by one emptied the tiers of all resources.
+#[tokio::test(flavor = "multi_thread")]
+async fn types_of_a_schema_without_usage_are_keys_fields_and_lookups() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    TestService::start_on(&url, CONFIG, &[]).await.stop().await;
+    let role = TestRole::create(&url).await;
+    let grants = format!(
+        "grant select, insert, update, delete on t, kid, part, other to {name};
+         grant usage on schema larder to {name}; grant execute on function pg_control_system() to {name};
+         grant execute on all functions in schema larder to {name};
+         grant select, insert, update, delete on all tables in schema larder to {name}",
+        name = role.name
+    );
+    execute(&url, &grants).await;
+    let larder = TestService::start_on(&role.url, CONFIG, &[("install", "manual")]).await;
+
+    assert_eq!(larder.get("/t/b").await.json(), json!({"m": "b", "v": "y"}));
+    assert_eq!(larder.get("/t/no").await.status, StatusCode::NOT_FOUND);
+    let page = larder.get("/part?m=eq.c,d&after=a,1").await;
+    assert_eq!(
+        page.json(),
+        json!([{"m": "c,d", "n": 1, "v": "p"}]),
+        "{page:?}"
+    );
+
+    let written = json!({"id": 2, "m": "b", "f": "a", "v": "new", "ms": ["b", null], "p": {"n": 2, "m": "a"},
+        "s": "[5,8)", "cs": ["y", "z"], "looked": {"m": "b", "v": "y"}});
+    let mut body = written.clone();
+    body.as_object_mut().unwrap().remove("looked");
+    let answer = larder.post("/kid", &body).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    assert_eq!(answer.json(), written);
+    let patch = json!({"v": "again", "f": null, "ms": ["a"], "p": {"n": 3, "m": "b"}, "m": "a"});
+    let headers = [("content-type", "application/merge-patch+json")];
+    let answer = larder
+        .write(Method::PATCH, "/kid/2", &headers, &patch.to_string())
+        .await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.json()["ms"], json!(["a"]));
+    assert_eq!(answer.json()["p"], json!({"n": 3, "m": "b"}));
+    let answer = larder.put("/part/a,7", &json!({"v": "seven"})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    let answer = larder.delete("/t/b").await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{answer:?}");
+
+    let gaps = larder.metric("larder_feed_gaps_total").await;
+    larder.get("/other/1").await;
+    for value in ["v1", "v2"] {
+        larder.get("/kid/1").await;
+        execute(&url, &format!("update t set v = '{value}' where m = 'a'")).await;
+        eventually("the looked-up row", async || {
+            let kid = larder.get("/kid/1").await.json();
+            (kid["looked"]["v"] == value).then_some(())
+        })
+        .await;
+        assert!(is_hit(&larder.get("/other/1").await));
+    }
+    assert_eq!(larder.metric("larder_feed_gaps_total").await, gaps);
+}
