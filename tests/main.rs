@@ -25,6 +25,7 @@ mod init;
 mod keys;
 mod loading;
 mod locks;
+mod login_triggers;
 mod openapi;
 mod outage;
 mod plans;

@@ -38,7 +38,7 @@ const REFUSALS: [(&str, &str, &str); 7] = [
     ),
     (
         "42501",
-        "",
+        "CheckMyDatabase",
         "run: grant connect on database … to …, or name another user in the URL",
     ),
     (
@@ -54,12 +54,24 @@ pub(super) fn refusal(error: &dyn DatabaseError, message: &str) -> Option<Source
     let code = error.code()?;
     let postgres = error.try_downcast_ref::<PgDatabaseError>();
     let routine = postgres.and_then(PgDatabaseError::routine);
+    let context = postgres.and_then(PgDatabaseError::r#where);
+    let (remedy, message) = match context.and_then(|context| context.lines().last()) {
+        Some(function) => (OF_TRIGGER, format!("{message} ({function})")),
+        None => (
+            remedy(&code, routine.unwrap_or_default())?,
+            message.to_owned(),
+        ),
+    };
     Some(SourceError::Login {
-        remedy: remedy(&code, routine.unwrap_or_default())?,
         code: code.into_owned(),
-        message: message.to_owned(),
+        message,
+        remedy,
     })
 }
+
+/// Only code that users have written gives an error a context: before the first statement that is a login event trigger.
+const OF_TRIGGER: &str = "the function is that of a login event trigger, which runs at each login: let it accept larder's \
+     role, or grant the role what the function needs";
 
 fn remedy(code: &str, routine: &str) -> Option<&'static str> {
     let mut refusals = REFUSALS.iter();
@@ -85,7 +97,7 @@ mod tests {
         ] {
             assert!(remedy(code, routine).unwrap().contains(part), "{code}");
         }
-        for code in ["57P03", "53300", "08P01"] {
+        for code in ["57P03", "53300", "08P01", "42501"] {
             assert_eq!(remedy(code, ""), None, "{code}");
         }
     }

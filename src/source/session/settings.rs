@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::sync::Once;
 use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
@@ -81,6 +82,14 @@ const TRANSACTION_TIMEOUT_SINCE: u32 = 170_000;
 
 /// The settings that a transaction takes from `default_…` settings or from its `begin`.
 const TRANSACTION_SETTINGS: [&str; 2] = ["transaction_isolation", "transaction_read_only"];
+
+/// The settings that a connection gets after its login. Login event triggers (PostgreSQL 17) run before: they may write
+/// rows, wait for locks, and rely on the search path of their role. Until then a transaction may write.
+const AFTER_LOGIN: [&str; 3] = [
+    "default_transaction_read_only",
+    SEARCH_PATH.0,
+    READ_LOCK_TIMEOUT.0,
+];
 
 /// A setting with a random name for the connection. A pooler that drops startup parameters, or hands the server
 /// connection to another client, shows another value.
@@ -159,8 +168,12 @@ impl Settings {
         let own = self
             .values
             .iter()
+            .filter(|(name, _)| !AFTER_LOGIN.contains(name))
             .map(|(name, value)| (*name, value.clone()));
-        own.chain([(CONNECTION_NAME, name.to_string())])
+        own.chain([
+            ("default_transaction_read_only", "off".to_owned()),
+            (CONNECTION_NAME, name.to_string()),
+        ])
     }
 
     /// SQL that gives these settings to the current transaction. A pooler may run each transaction on another server
@@ -189,8 +202,8 @@ impl Settings {
             .filter(|(name, _)| !name.starts_with("default_") && *name != "idle_session_timeout")
     }
 
-    /// Sets what cannot be a startup parameter, then reads all settings back. `name` is that of the connection. Returns
-    /// the number of the server process.
+    /// Sets what is not a startup parameter, then reads all settings back. `name` is that of the connection. Returns the
+    /// number of the server process. What a login event trigger has set is set again, and told.
     ///
     /// # Errors
     /// [`SourceError::Pooler`] if the server does not have the name of the connection, [`SourceError::Setting`] if another
@@ -200,23 +213,28 @@ impl Settings {
         connection: &mut PgConnection,
         name: Uuid,
     ) -> Result<i32, SourceError> {
-        let mut sql = String::new();
-        if let Some((name, value)) = version_dependent(connection) {
-            let _ = write!(sql, "set {name} = '{value}'; ");
-        }
+        let after_login = self.values.iter();
+        let after_login = after_login.map(|(name, value)| (*name, &**value));
+        let after_login = after_login.filter(|(name, _)| AFTER_LOGIN.contains(name));
+        let after_login = after_login.chain(version_dependent(connection));
+        let mut sql = session_sql(after_login);
         if self.keeps_search_path {
             let _ = write!(sql, "select {PUT_PG_CATALOG_FIRST}false); ");
         }
-        if !sql.is_empty() {
-            raw_sql(AssertSqlSafe(sql))
-                .execute(&mut *connection)
-                .await?;
-        }
-        let found = self.read_current(connection).await?;
+        let mut found = self.read_current(connection, &sql).await?;
         if found.get(CONNECTION_NAME).map(String::as_str) != Some(&name.to_string()) {
             return Err(SourceError::Pooler(
                 "startup parameters did not reach the server",
             ));
+        }
+        if let Err(other) = compare(self.all(connection), &found)
+            && let Some(trigger) = read_login_trigger(connection).await?
+        {
+            let sql = session_sql(self.all(connection));
+            found = self.read_current(connection, &sql).await?;
+            LOGIN_TRIGGER_TOLD.call_once(|| {
+                tracing::warn!("the login event trigger {trigger} sets what larder depends on, so larder sets it again: {other}");
+            });
         }
         compare(self.all(connection), &found)?;
         let process = found.get(SERVER_PROCESS);
@@ -234,7 +252,7 @@ impl Settings {
         connection: &mut PgConnection,
         read_only: &'static str,
     ) -> Result<(), SourceError> {
-        let found = self.read_current(connection).await?;
+        let found = self.read_current(connection, "").await?;
         let [isolation_name, read_only_name] = TRANSACTION_SETTINGS;
         let of_transaction = [
             (isolation_name, "read committed"),
@@ -244,11 +262,12 @@ impl Settings {
         compare(expected.chain(of_transaction), &found)
     }
 
-    /// Reads the current values of these settings, with the name of the connection and the server process: in one
-    /// message of the simple protocol, which no pooler can divide.
+    /// Runs the statements `before`, and reads the current values of these settings, with the name of the connection and the
+    /// server process: in one message of the simple protocol, which no pooler can divide.
     async fn read_current(
         &self,
         connection: &mut PgConnection,
+        before: &str,
     ) -> Result<BTreeMap<String, String>, SourceError> {
         let known = self.values.keys().copied();
         let names: Vec<&str> = known
@@ -256,7 +275,7 @@ impl Settings {
             .chain([TRANSACTION_TIMEOUT.0])
             .collect();
         let sql = format!(
-            "select pg_catalog.lower(s.name), s.setting from pg_catalog.pg_settings s \
+            "{before}select pg_catalog.lower(s.name), s.setting from pg_catalog.pg_settings s \
              where pg_catalog.lower(s.name) operator(pg_catalog.=) any ('{{{names}}}'::pg_catalog.text[]) \
              union all select '{CONNECTION_NAME}', pg_catalog.current_setting('{CONNECTION_NAME}', true) \
              union all select '{SERVER_PROCESS}', pg_catalog.pg_backend_pid()::pg_catalog.text",
@@ -264,13 +283,36 @@ impl Settings {
         );
         let rows: Vec<PgRow> = raw_sql(AssertSqlSafe(sql)).fetch_all(connection).await?;
         let mut found = BTreeMap::new();
-        for row in rows {
+        for row in rows.iter().filter(|row| row.len() == 2) {
             if let Some(value) = row.try_get::<Option<String>, _>(1)? {
                 found.insert(row.try_get(0)?, value);
             }
         }
         Ok(found)
     }
+}
+
+/// SQL that gives a session these settings.
+fn session_sql<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String {
+    settings.fold(String::new(), |mut sql, (name, value)| {
+        let _ = write!(sql, "set {name} = '{value}'; ");
+        sql
+    })
+}
+
+/// What login event triggers set is told once, and not for each connection.
+static LOGIN_TRIGGER_TOLD: Once = Once::new();
+
+/// The first login event trigger, with its function; `None` if there is none.
+async fn read_login_trigger(connection: &mut PgConnection) -> Result<Option<String>, SourceError> {
+    let row = raw_sql(
+        "select pg_catalog.format('%I (function %s)', t.evtname, t.evtfoid::pg_catalog.regproc) \
+         from pg_catalog.pg_event_trigger t where t.evtevent operator(pg_catalog.=) 'login' \
+         and t.evtenabled operator(pg_catalog.=) any ('{O,A}'::pg_catalog.\"char\"[]) order by t.evtname limit 1",
+    )
+    .fetch_optional(connection)
+    .await?;
+    Ok(row.map(|row| row.try_get(0)).transpose()?)
 }
 
 /// The setting that only newer servers know.
