@@ -204,6 +204,11 @@ async fn read(
         let place = place_of(&inspected, &missing.object);
         lack(Rule::Rights, missing, place, None)
     }));
+    let not_needed = inspected.not_needed.iter();
+    report.add(not_needed.map(|missing| Finding {
+        severity: Severity::Info,
+        ..lack(Rule::Rights, missing, None, None)
+    }));
     let planning = async |connection: &mut PgConnection| {
         check_plans(connection, &inspected.resources, options).await
     };

@@ -14,7 +14,7 @@ use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
-use crate::source::rights::{Right, column_rights, lacking};
+use crate::source::rights::{Right, lacking, unnamed_types};
 
 /// A database as the configuration sees it, in one snapshot.
 #[derive(Debug, Default)]
@@ -27,6 +27,8 @@ pub struct Inspected {
     pub not_installed: Vec<Lack>,
     /// Privileges that larder's role lacks, and those that the role of requests lacks if it is another one.
     pub not_allowed: Vec<Lack>,
+    /// Privileges that larder's role lacks, and that only some conditions need.
+    pub not_needed: Vec<Lack>,
 }
 
 /// Something that is missing.
@@ -59,8 +61,7 @@ pub async fn inspect(
         .fetch_one(&mut *connection)
         .await?;
     let fitting = inspection.fitting();
-    let mut needed = rights(&fitting, config.answers);
-    needed.extend(column_rights(&fitting));
+    let needed = rights(&fitting, config.answers);
     let lacked = lacking(connection, &role, needed).await?;
     let mut lacks = not_allowed(lacked, &role, "");
     if let Some(requesting) = requesting.filter(|requesting| *requesting != role) {
@@ -68,9 +69,22 @@ pub async fn inspect(
         let lacked = lacking(connection, requesting, needed).await?;
         lacks.extend(not_allowed(lacked, requesting, " (over database.url)"));
     }
+    let unnamed = unnamed_types(connection, &role, &fitting)
+        .await?
+        .into_iter();
+    let not_needed = unnamed.map(|right| Lack {
+        reason: format!(
+            "larder's role {role} lacks {}, which nothing needs but a `where` with a constant of a type there",
+            right.privilege
+        ),
+        sql: right.sql(&role),
+        object: right.object,
+    });
+    let not_needed = not_needed.collect();
     let loggers = inspection.logger_names();
     Ok(Inspected {
         not_allowed: lacks,
+        not_needed,
         not_installed: not_installed(missing, triggers, &loggers, config),
         mistakes: inspection
             .resources

@@ -7,13 +7,35 @@ use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
 use crate::resource::sql::{identifier, literal};
 use crate::source::SourceError;
-use crate::source::rights::{Right, column_rights, table_rights};
+use crate::source::rights::{Right, table_rights};
 
 /// What a role needs to serve `resources`.
 pub(super) fn rights(resources: &[&Resource], answers: bool) -> Vec<Right> {
-    let mut rights = schema_rights(answers);
-    rights.extend(table_rights(resources));
-    rights
+    // A role that may create the schema will own it.
+    let or_created = schema_rights(answers).into_iter().map(|right| Right {
+        is_held_sql: format!(
+            "coalesce({}, has_database_privilege(asked.role, current_database(), 'create'))",
+            right.is_held_sql
+        ),
+        ..right
+    });
+    or_created.chain(table_rights(resources)).collect()
+}
+
+/// The same, if another role runs the statements that create schema larder. `is_created`: they create a part of it.
+pub(super) fn script_rights(
+    resources: &[&Resource],
+    answers: bool,
+    is_created: bool,
+) -> Vec<Right> {
+    let of_schema = schema_rights(answers).into_iter().map(|right| Right {
+        is_held_sql: format!(
+            "not {is_created} and coalesce({}, false)",
+            right.is_held_sql
+        ),
+        ..right
+    });
+    of_schema.chain(table_rights(resources)).collect()
 }
 
 /// What a role needs to read and write documents of `resources`, if the feed has another role.
@@ -36,7 +58,6 @@ pub(super) fn request_rights(resources: &[&Resource], answers: bool) -> Vec<Righ
         ));
     }
     rights.extend(table_rights(resources));
-    rights.extend(column_rights(resources));
     rights
 }
 
@@ -91,15 +112,7 @@ fn schema_rights(answers: bool) -> Vec<Right> {
                 .to_owned(),
         ),
     ];
-    // A role that may create the schema will own it.
-    let or_created = rights.into_iter().map(|right| Right {
-        is_held_sql: format!(
-            "coalesce({}, has_database_privilege(asked.role, current_database(), 'create'))",
-            right.is_held_sql
-        ),
-        ..right
-    });
-    or_created.collect()
+    rights.into()
 }
 
 fn usage() -> Right {

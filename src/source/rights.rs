@@ -9,6 +9,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
 use crate::resource::sql::{identifier, literal};
+use crate::resource::writable::Level;
 use crate::source::SourceError;
 
 /// A privilege that larder's role needs.
@@ -32,41 +33,127 @@ impl Right {
 /// The most statements that a message has.
 const GRANTS_MAX: usize = 3;
 
-/// What a role needs of the tables of `resources`.
+/// What a role needs of the tables of `resources`: privileges on the columns that documents, links, conditions and writes
+/// use, since one on a whole table would show others.
 pub(crate) fn table_rights(resources: &[&Resource]) -> Vec<Right> {
-    let mut rights = Vec::new();
-    let tables: Vec<&TableName> = resources
-        .iter()
-        .flat_map(|resource| resource.tables())
-        .collect();
-    let schemas = tables.iter().map(|table| usage_on_schema(&table.schema));
-    rights.extend(schemas);
-    rights.extend(tables.iter().map(|table| on_table(table, &["select"])));
-    rights.extend(resources.iter().flat_map(|resource| write_rights(resource)));
-    let mut distinct: Vec<Right> = Vec::with_capacity(rights.len());
-    for right in rights {
-        if !distinct.contains(&right) {
-            distinct.push(right);
+    let mut tables: BTreeMap<u32, TableUse<'_>> = BTreeMap::new();
+    let mut sequences = Vec::new();
+    for resource in resources {
+        for (table, column) in resource.columns_read() {
+            TableUse::of(&mut tables, table).selected.insert(column);
+        }
+        let levels = resource
+            .writable
+            .iter()
+            .flat_map(|writable| &writable.levels);
+        for level in levels {
+            TableUse::of(&mut tables, &level.table).add_writes(level);
+            for pointer in &level.pointers {
+                let target = TableUse::of(&mut tables, &pointer.table);
+                let columns = pointer.target.iter().chain(&pointer.owner);
+                target
+                    .selected
+                    .extend(columns.map(|column| Cow::from(&*column.name)));
+            }
+            sequences.extend(sequence_rights(level));
         }
     }
-    distinct
+    let names: BTreeSet<&str> = tables.values().map(|of| of.table.schema.as_str()).collect();
+    let mut rights: Vec<Right> = names.into_iter().map(usage_on_schema).collect();
+    rights.extend(tables.values().map(TableUse::read_right));
+    let written = tables.values().filter(|of| of.is_written);
+    rights.extend(written.map(TableUse::write_right));
+    rights.extend(sequences);
+    rights
 }
 
-/// The columns of `resources` that a role has to read if it may read only some columns of their tables. A role that may
-/// read no column of a table is told so by [`table_rights`].
-pub(crate) fn column_rights(resources: &[&Resource]) -> Vec<Right> {
-    let mut tables: BTreeMap<u32, (&TableName, BTreeSet<Cow<'_, str>>)> = BTreeMap::new();
-    for (table, column) in resources
-        .iter()
-        .flat_map(|resource| resource.columns_read())
-    {
-        let (_, columns) = tables.entry(table.oid).or_insert((table, BTreeSet::new()));
-        columns.insert(column);
+/// How larder uses a table.
+struct TableUse<'r> {
+    table: &'r TableName,
+    selected: BTreeSet<Cow<'r, str>>,
+    inserted: BTreeSet<Cow<'r, str>>,
+    updated: BTreeSet<Cow<'r, str>>,
+    is_written: bool,
+}
+
+impl<'r> TableUse<'r> {
+    fn of<'t>(tables: &'t mut BTreeMap<u32, Self>, table: &'r TableName) -> &'t mut Self {
+        tables.entry(table.oid).or_insert_with(|| Self {
+            table,
+            selected: BTreeSet::new(),
+            inserted: BTreeSet::new(),
+            updated: BTreeSet::new(),
+            is_written: false,
+        })
     }
-    let tables = tables.into_values();
-    tables
-        .map(|(table, columns)| on_columns(table, &columns))
-        .collect()
+
+    fn add_writes(&mut self, level: &'r Level) {
+        self.is_written = true;
+        for (number, column) in level.columns.iter().enumerate() {
+            let name = || Cow::from(column.column.as_str());
+            let is_key = level.key.contains(&number);
+            // A column that only new rows get is not read.
+            if is_key || !column.is_kept {
+                self.selected.insert(name());
+            }
+            if column.is_inserted() {
+                self.inserted.insert(name());
+                if !is_key && !column.identity_always && !column.is_kept {
+                    self.updated.insert(name());
+                }
+            }
+        }
+        // Rows are locked by a privilege to update any column.
+        if self.updated.is_empty() {
+            let key = level.key.iter().filter_map(|&key| level.columns.get(key));
+            let key = key.map(|column| Cow::from(column.column.as_str()));
+            self.updated.extend(key.take(1));
+        }
+    }
+
+    fn read_right(&self) -> Right {
+        self.right(&[("select", &self.selected)], None)
+    }
+
+    fn write_right(&self) -> Right {
+        let of_columns = [("insert", &self.inserted), ("update", &self.updated)];
+        self.right(&of_columns, Some("delete"))
+    }
+
+    /// Privileges on columns, and one on the table.
+    fn right(
+        &self,
+        of_columns: &[(&str, &BTreeSet<Cow<'_, str>>)],
+        of_table: Option<&str>,
+    ) -> Right {
+        let oid = self.table.oid;
+        let list = |columns: &BTreeSet<Cow<'_, str>>, quote: fn(&str) -> String| {
+            let quoted: Vec<String> = columns.iter().map(|column| quote(column)).collect();
+            quoted.join(", ")
+        };
+        let mut privileges = Vec::new();
+        let mut held = Vec::new();
+        for (privilege, columns) in of_columns.iter().filter(|(_, of)| !of.is_empty()) {
+            privileges.push(format!("{privilege} ({})", list(columns, identifier)));
+            held.push(format!(
+                "(has_table_privilege(asked.role, {oid}::oid, '{privilege}') or (select \
+                 bool_and(has_column_privilege(asked.role, a.attrelid, a.attnum, '{privilege}')) from pg_attribute a \
+                 where a.attrelid = {oid}::oid and a.attname = any(array[{}]::name[]) and not a.attisdropped))",
+                list(columns, literal)
+            ));
+        }
+        if let Some(privilege) = of_table {
+            privileges.push(privilege.to_owned());
+            held.push(format!(
+                "has_table_privilege(asked.role, {oid}::oid, '{privilege}')"
+            ));
+        }
+        Right {
+            object: self.table.to_string(),
+            privilege: format!("{} on {}", privileges.join(", "), self.table.sql()),
+            is_held_sql: held.join(" and "),
+        }
+    }
 }
 
 /// `error`, and if PostgreSQL refused a statement since a privilege is missing, the statements that grant what the
@@ -151,6 +238,36 @@ pub(crate) async fn lacking(
     Ok(lacking.map(|(right, _)| right).collect())
 }
 
+/// Usage of the schemas whose types the columns of `resources` have, as far as `role` lacks it. Statements do not name these
+/// types, but PostgreSQL's form of a condition that has a constant of one does.
+pub(crate) async fn unnamed_types(
+    connection: &mut PgConnection,
+    role: &str,
+    resources: &[&Resource],
+) -> Result<Vec<Right>, SourceError> {
+    let columns = resources
+        .iter()
+        .flat_map(|resource| resource.columns_read());
+    let (tables, names): (Vec<i64>, Vec<String>) = columns
+        .map(|(table, column)| (i64::from(table.oid), column.into_owned()))
+        .unzip();
+    let schemas: Vec<String> = sqlx::query_scalar(
+        "select distinct n.nspname::text from unnest($1::int8[], $2::text[]) u (oid, name) \
+         join pg_attribute a on a.attrelid::int8 = u.oid and a.attname = u.name join pg_type t on t.oid = a.atttypid \
+         join pg_namespace n on n.oid = t.typnamespace where not has_schema_privilege($3::name, n.oid, 'usage') order by 1",
+    )
+    .bind(tables)
+    .bind(names)
+    .bind(role)
+    .persistent(false)
+    .fetch_all(connection)
+    .await?;
+    Ok(schemas
+        .iter()
+        .map(|schema| usage_on_schema(schema))
+        .collect())
+}
+
 fn usage_on_schema(schema: &str) -> Right {
     let name = identifier(schema);
     Right {
@@ -163,58 +280,14 @@ fn usage_on_schema(schema: &str) -> Right {
     }
 }
 
-/// Privileges on a table. Those on some columns are enough: [`column_rights`] has the columns.
-fn on_table(table: &TableName, privileges: &[&str]) -> Right {
-    let oid = table.oid;
-    let held = privileges.iter().map(|privilege| match *privilege {
-        "delete" => format!("has_table_privilege(asked.role, {oid}::oid, 'delete')"),
-        privilege => format!(
-            "has_any_column_privilege(asked.role, {oid}::oid, {})",
-            literal(privilege)
-        ),
-    });
-    Right {
-        object: table.to_string(),
-        privilege: format!("{} on {}", privileges.join(", "), table.sql()),
-        is_held_sql: held.collect::<Vec<_>>().join(" and "),
-    }
-}
-
-/// `select` on columns, for a role that has it on some columns of the table.
-fn on_columns(table: &TableName, columns: &BTreeSet<Cow<'_, str>>) -> Right {
-    let oid = table.oid;
-    let list = |quote: fn(&str) -> String| {
-        let quoted: Vec<String> = columns.iter().map(|column| quote(column)).collect();
-        quoted.join(", ")
-    };
-    Right {
-        object: table.to_string(),
-        privilege: format!("select ({}) on {}", list(identifier), table.sql()),
-        is_held_sql: format!(
-            "(has_table_privilege(asked.role, {oid}::oid, 'select') \
-              or not has_any_column_privilege(asked.role, {oid}::oid, 'select') \
-              or (select bool_and(has_column_privilege(asked.role, a.attrelid, a.attnum, 'select')) from pg_attribute a \
-                where a.attrelid = {oid}::oid and a.attname = any(array[{}]::name[]) and not a.attisdropped))",
-            list(literal)
-        ),
-    }
-}
-
-/// The rights that writes of a resource's documents need besides `select`. Sequences are included, since larder calls
-/// `nextval` before it inserts rows.
-fn write_rights(resource: &Resource) -> Vec<Right> {
-    let Ok(writable) = &resource.writable else {
-        return Vec::new();
-    };
-    let mut rights = Vec::new();
-    for level in &writable.levels {
-        rights.push(on_table(&level.table, &["insert", "update", "delete"]));
-        let defaults = level.columns.iter().flat_map(|column| &column.default);
-        for drawn in defaults.filter_map(|default| default.split_once("nextval('")) {
-            // A name in quotes may hold a quote, which is doubled in the literal.
-            let name = drawn.1.split("'::").next().unwrap_or_default();
-            rights.push(on_sequence(&name.replace("''", "'")));
-        }
+/// The rights on sequences that writes need, since larder calls `nextval` before it inserts rows.
+fn sequence_rights(level: &Level) -> Vec<Right> {
+    let mut rights: Vec<Right> = Vec::new();
+    let defaults = level.columns.iter().flat_map(|column| &column.default);
+    for drawn in defaults.filter_map(|default| default.split_once("nextval('")) {
+        // A name in quotes may hold a quote, which is doubled in the literal.
+        let name = drawn.1.split("'::").next().unwrap_or_default();
+        rights.push(on_sequence(&name.replace("''", "'")));
     }
     rights
 }

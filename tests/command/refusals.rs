@@ -176,7 +176,7 @@ async fn a_missing_privilege_names_its_grant() {
     execute(&url, &create).await;
 
     let usage = format!("grant usage on schema \"Shop\" to \"{name}\"");
-    let select = format!("grant select on \"Shop\".\"item\" to \"{name}\"");
+    let select = format!("grant select (\"id\", \"title\") on \"Shop\".\"item\" to \"{name}\"");
     let told = refused(path, &role.url, &["install"], 78).await;
     contains(
         &told,

@@ -22,7 +22,7 @@ use crate::source::SourceError;
 use crate::source::catalogue::conditions::{plan_conditions, read_conditions};
 use crate::source::catalogue::read_catalogue;
 use crate::source::loader::documents_query;
-use crate::source::rights::{column_rights, table_rights, with_grants};
+use crate::source::rights::{table_rights, with_grants};
 
 /// Whether there are signs of a restore: pg_restore itself, or a statement that takes long in one. Not every restore
 /// shows one of them.
@@ -190,10 +190,28 @@ impl Missing {
         loggers: &[Logger],
         answers: bool,
     ) -> Result<Self, SourceError> {
-        let MissingParts {
+        let parts = schema::missing(connection, answers).await?;
+        Self::with_parts(connection, loggers, parts).await
+    }
+
+    /// As [`Missing::read`], but [`Part::Epoch`] is not searched for, since the role may not read the log.
+    pub(super) async fn read_objects(
+        connection: &mut PgConnection,
+        loggers: &[Logger],
+        answers: bool,
+    ) -> Result<Self, SourceError> {
+        let parts = schema::missing_objects(connection, answers).await?;
+        Self::with_parts(connection, loggers, parts).await
+    }
+
+    async fn with_parts(
+        connection: &mut PgConnection,
+        loggers: &[Logger],
+        MissingParts {
             parts,
             later_version,
-        } = schema::missing(connection, answers).await?;
+        }: MissingParts,
+    ) -> Result<Self, SourceError> {
         let installed = read_installed(connection, loggers).await?;
         let triggers = triggers::missing(loggers, &installed);
         Ok(Self {
@@ -234,8 +252,7 @@ pub(super) async fn plan_documents(
             Err(error) if error.is_transient() => return Err(error),
             Err(error) => {
                 let otherwise = "`larder check` names what is missing";
-                let mut rights = table_rights(&[fitting.as_ref()]);
-                rights.extend(column_rights(&[fitting.as_ref()]));
+                let rights = table_rights(&[fitting.as_ref()]);
                 match with_grants(connection, error, rights, otherwise).await {
                     SourceError::Refused { code, message } => Err(vec![Mistake {
                         place: fitting.place.clone(),

@@ -5,12 +5,13 @@ use sqlx::postgres::PgConnection;
 use crate::feed::establish::inspection::{Inspection, Missing};
 use crate::feed::establish::{EstablishError, require};
 use crate::feed::logger_retention::need_sql;
-use crate::feed::rights::rights;
+use crate::feed::rights::script_rights;
 use crate::feed::schema::Part;
 use crate::feed::{FeedConfig, ddl};
 use crate::resource::definition::ResourceDefinition;
 use crate::source::SourceError;
 use crate::source::catalogue::conditions::read_grant;
+use crate::source::rights::{lacking, unnamed_types};
 
 /// A script that installs what is missing, and grants what the connecting role needs.
 ///
@@ -39,22 +40,43 @@ pub(in crate::feed) async fn install_script(
         .fetch_one(&mut *connection)
         .await
         .map_err(SourceError::from)?;
-    let missing = Missing::read(connection, &inspection.loggers, config.answers).await?;
+    let missing = match Missing::read(connection, &inspection.loggers, config.answers).await {
+        // The script has the grants that it lacks.
+        Err(error) if error.is_privilege_error() => {
+            Missing::read_objects(connection, &inspection.loggers, config.answers).await?
+        }
+        missing => missing?,
+    };
     if let Some(version) = missing.later_version {
         return Err(EstablishError::LaterSchema(version));
     }
+    let is_created = missing.parts.iter().any(|part| *part != Part::Epoch);
     let parts = missing.parts.into_iter().map(Part::sql);
     let functions = Some(missing.triggers.functions).filter(|sql| !sql.is_empty());
     let functions =
         functions.map(|sql| sql + &need_sql(&inspection.logger_names(), config.retention));
     let tables = missing.triggers.tables.into_iter();
-    let rights = rights(&inspection.fitting(), config.answers);
-    let grants: String = rights.iter().map(|right| right.sql(&role) + "\n").collect();
+    let needed = script_rights(&inspection.fitting(), config.answers, is_created);
+    let lacking = lacking(connection, &role, needed).await?;
+    let grants: String = lacking
+        .iter()
+        .map(|right| right.sql(&role) + "\n")
+        .collect();
+    let unnamed = unnamed_types(connection, &role, &inspection.fitting()).await?;
+    let unnamed = unnamed.iter().map(|right| {
+        let grant = right.sql(&role);
+        format!("-- Only for a `where` with a constant of a type there: {grant}\n")
+    });
+    let unnamed: String = unnamed.collect();
     let statements: Vec<String> = parts
         .chain(functions)
         .chain(tables.map(|triggers| triggers.sql))
-        .chain([grants])
-        .chain(temporary.map(|grant| format!("{};\n", grant.sql)))
+        .chain(Some(grants).filter(|grants| !grants.is_empty()))
+        .chain(
+            temporary
+                .filter(|grant| grant.is_missing)
+                .map(|grant| format!("{};\n", grant.sql)),
+        )
         .collect();
-    Ok(ddl::script(&statements))
+    Ok(ddl::script(&statements) + &unnamed)
 }

@@ -16,7 +16,7 @@ use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
 use crate::source::loader::connection::LoaderStatement;
 use crate::source::loader::{Returned, Shared, read_documents};
-use crate::source::rights::{column_rights, table_rights, with_grants};
+use crate::source::rights::{table_rights, with_grants};
 use crate::source::session::Session;
 
 /// The pauses between checks while a resource is refused, or could not be checked.
@@ -237,8 +237,7 @@ impl LoaderStatement for Refusal<'_> {
     type Found = String;
 
     async fn run(&self, session: &mut Session) -> Result<String, SourceError> {
-        let mut rights = table_rights(&[self.definition]);
-        rights.extend(column_rights(&[self.definition]));
+        let rights = table_rights(&[self.definition]);
         let otherwise = "`larder check` names what is missing";
         let connection = &mut session.connection;
         let error = with_grants(connection, self.error.clone(), rights, otherwise).await;

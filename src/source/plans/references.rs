@@ -25,7 +25,10 @@ select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t
   t.relkind = 'p' as partitioned, f.oid::int8 as target, fn.nspname::text as target_schema, f.relname::text as target_name, \
   coalesce(s.n_tup_del, 0) > 0 as deletes, \
   concat_ws(' ', case when not has_schema_privilege(n.oid, 'usage') then format('grant usage on schema %I to %I;', n.nspname, current_user) end, \
-    case when not has_any_column_privilege(t.oid, 'select') then format('grant select on %I.%I to %I;', n.nspname, t.relname, current_user) end) as grants, \
+    case when not (select bool_and(has_column_privilege(t.oid, k.number, 'select')) from unnest(c.conkey) k (number)) \
+      then format('grant select (%s) on %I.%I to %I;', (select string_agg(quote_ident(a.attname), ', ' order by k.place) \
+        from unnest(c.conkey) with ordinality k (number, place) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number), \
+        n.nspname, t.relname, current_user) end) as grants, \
   array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
   array(select case when has_schema_privilege(b.namespace, 'usage') then '::' || format_type(b.oid, null) else '' end from unnest(c.confkey) with ordinality k(number, place) \
