@@ -21,6 +21,7 @@ mod overtaken;
 mod partitions;
 mod pruning;
 mod random;
+mod refused_passes;
 mod sessions;
 mod several_larders;
 mod statements;

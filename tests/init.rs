@@ -73,8 +73,11 @@ async fn serves(directory: &TempDir, url: &str) {
     let config = Config::from_toml(&text, &[]).unwrap();
     let larder = LarderProcess::start(directory.path(), Some(url), &[]).await;
     larder.ready().await;
-    let ready = fetch(larder.admin, "GET", "/readyz").await;
-    assert_eq!(ready.body.trim(), "ready", "{text}");
+    let status = fetch(larder.admin, "GET", "/status").await;
+    let status: serde_json::Value = serde_json::from_str(&status.body).unwrap();
+    for resource in status["resources"].as_array().unwrap() {
+        assert!(resource["unfit"].is_null(), "{resource} of {text}");
+    }
     for resource in &config.resources {
         let path = format!("/{}?limit=3", resource.name.value);
         let answer = fetch(larder.listen, "GET", &path).await;

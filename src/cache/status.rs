@@ -291,10 +291,19 @@ impl Cache {
         Some(format!("resource {}: {}", cached.name, reason?))
     }
 
-    /// The resources that do not fit the database or are being checked, each with the reason.
+    /// The resources that do not fit the database, are being checked or are not cached, each with the reason.
     pub fn unready_resources(&self) -> Vec<String> {
         let resources = self.enumerate();
-        let reasons = resources.filter_map(|(resource, cached)| self.why_unready(resource, cached));
+        let reasons = resources.filter_map(|(resource, cached)| {
+            let uncached = || {
+                Some(format!(
+                    "resource {}: {}",
+                    cached.name,
+                    cached.why_uncached()?
+                ))
+            };
+            self.why_unready(resource, cached).or_else(uncached)
+        });
         reasons.collect()
     }
 

@@ -207,10 +207,12 @@ pub fn reference_question(
     let alone = format!("select 1 {from}");
     Question {
         name: format!("foreign key {} of {}", reference.name, reference.table),
-        statements: vec![PlannedStatement {
-            sql: alone.clone(),
-            settings: PlanSettings::Users,
-        }],
+        statements: [alone.clone(), alone.clone()]
+            .map(|sql| PlannedStatement {
+                sql,
+                settings: PlanSettings::Users,
+            })
+            .into(),
         kind: QuestionKind::Rows(vec![Search {
             alone,
             alias: "x".into(),

@@ -3,8 +3,9 @@
 
 mod begin;
 mod pass;
+mod refusal;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,10 @@ pub(super) struct Feed<F> {
     last_pass_found: bool,
     /// The statements of the last pass, if tables were locked.
     reduced: Option<ReducedQuery>,
+    /// The resources whose joins PostgreSQL has refused in a pass, with the reason. They are not cached.
+    refused: BTreeMap<ResourceId, String>,
+    /// Since the tables were checked, a resource has been refused.
+    is_refusal_new: bool,
     history: History,
     restore: RestoreDetector,
     /// Resources of which the cache has definitions.
@@ -160,6 +165,8 @@ impl<F: FnMut(Event)> Feed<F> {
             is_plan_mark_unreliable: false,
             last_pass_found: false,
             reduced: None,
+            refused: BTreeMap::new(),
+            is_refusal_new: false,
             is_offer_handled: false,
             last_pass_began: Boottime::NEVER,
             last_definitions: HashMap::new(),
@@ -396,8 +403,8 @@ pub(super) struct PassContext {
     cached: Vec<(ResourceId, Arc<Resource>)>,
     definitions: Definitions,
     needs: Needs,
-    /// The resources that do not fit the database, if nothing else has to be checked again.
-    only_unfit: Vec<ResourceId>,
+    /// The resources that do not fit the database, if besides these only refused ones have to be checked again.
+    only_unfit: Option<Vec<ResourceId>>,
     /// The longest time until everything is checked again, if a resource does not fit the database or a table lacks
     /// triggers.
     recheck_within: Option<Duration>,

@@ -22,7 +22,7 @@ const SQL: &str = "
     create table kid (id int primary key, m types.mood references t, f types.feeling, v types.code, ms types.mood[],
       p types.pair, s types.span, cs types.code[]);
     insert into kid values (1, 'a', 'b', 'q', '{a,b}', '(1,b)', '[1,3)', '{x}');
-    create table part (m types.feeling, n int, v text, primary key (m, n));
+    create table part (m types.mood, n int, v text, primary key (m, n));
     insert into part values ('c,d', 1, 'p');
     create table other (id int primary key, v text); insert into other values (1, 'o');";
 

@@ -104,7 +104,7 @@ impl<F: FnMut(Event)> Feed<F> {
     fn publish(&mut self, established: Established) -> PassContext {
         let Established {
             identity,
-            resources,
+            mut resources,
             pending,
             may_fit_soon,
             definitions,
@@ -112,6 +112,7 @@ impl<F: FnMut(Event)> Feed<F> {
             loggers,
             position,
         } = established;
+        self.mark_refused(&mut resources);
         if !matches!(*self.first_outcome.borrow(), Some(Ok(()))) {
             self.first_outcome.send_replace(Some(Ok(())));
         }
@@ -157,14 +158,13 @@ impl<F: FnMut(Event)> Feed<F> {
                     .map(ResourceDefinition::hash)
                     .collect(),
             },
-            only_unfit: if pending.is_empty() && !may_fit_soon {
+            only_unfit: (pending.is_empty() && !may_fit_soon).then(|| {
                 let checked = ResourceId::in_order().zip(&resources);
                 let unfit = checked.filter(|(_, resource)| resource.is_err());
                 unfit.map(|(id, _)| id).collect()
-            } else {
-                Vec::new()
-            },
+            }),
             recheck_within: if fitting.len() < resources.len()
+                || !self.refused.is_empty()
                 || pending.iter().any(|one| one.is_waiting)
             {
                 Some(LOCK_PAUSE_MAX)
@@ -175,22 +175,29 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Whether nothing would come of checking everything again: what has to be checked are only resources that do not fit,
-    /// and they do not fit for the reasons that are known. That takes a fraction of the time, and goes on beside the passes.
+    /// or that passes may not join, for the reasons that are known. That takes a fraction of the time, and goes on beside the
+    /// passes.
     pub(super) async fn is_as_unfit(
-        &self,
+        &mut self,
         connection: &mut PgConnection,
         context: &PassContext,
     ) -> Result<bool, SourceError> {
+        let Some(only_unfit) = &context.only_unfit else {
+            return Ok(false);
+        };
+        if self.has_accepted(connection, context).await? {
+            return Ok(false);
+        }
         let definitions = &self.setup.definitions;
-        let unfit = context.only_unfit.iter();
+        let unfit = only_unfit.iter();
         let unfit = unfit.filter_map(|id| definitions.get(id.index()).cloned());
         let unfit: Vec<ResourceDefinition> = unfit.collect();
         if unfit.is_empty() {
-            return Ok(false);
+            return Ok(true);
         }
         let checking = check_fit(connection, &unfit, &self.setup.config);
         match with_timeout(PASS_TIMEOUT, checking).await {
-            Ok(checked) => Ok(context.only_unfit.iter().zip(checked).all(|(id, checked)| {
+            Ok(checked) => Ok(only_unfit.iter().zip(checked).all(|(id, checked)| {
                 let found = checked.as_ref().err().map(|mistakes| reason(mistakes));
                 found.as_ref() == self.unfit.get(id)
             })),

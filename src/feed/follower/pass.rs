@@ -11,6 +11,7 @@ use crate::feed::change_log::query::PassQuery;
 use crate::feed::change_log::{self, PassReading};
 use crate::feed::definition::Fingerprints;
 use crate::feed::establish::EstablishError;
+use crate::feed::follower::refusal::is_refusal;
 use crate::feed::follower::{
     DefinitionSigns, Feed, PASS_TIMEOUT, PassContext, ReducedQuery, StopReason, with_timeout,
 };
@@ -91,7 +92,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 Ok(()) => {}
             }
         }
-        if is_recheck_due {
+        if is_recheck_due || self.is_refusal_new {
             return Err(StopReason::Recheck);
         }
         Ok(found)
@@ -168,7 +169,8 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Reads what is new since `from`, without joining tables of locked resources: a client that alters one table must
-    /// not keep the other resources from being followed.
+    /// not keep the other resources from being followed. Nor are those of resources joined whose joins PostgreSQL refuses;
+    /// these are distrusted.
     async fn read_unlocked(
         &mut self,
         connection: &mut PgConnection,
@@ -178,10 +180,12 @@ impl<F: FnMut(Event)> Feed<F> {
     ) -> Result<PassReading, SourceError> {
         let definitions = &context.definitions;
         let mut attempts = 0;
+        let mut refused = BTreeSet::new();
         loop {
-            if attempts > 0 || self.reduced.is_some() {
+            if attempts > 0 || self.reduced.is_some() || !refused.is_empty() {
                 let reading = definitions.watched.locked_resources(connection);
-                let locked = with_timeout(PASS_TIMEOUT, reading).await?;
+                let mut locked = with_timeout(PASS_TIMEOUT, reading).await?;
+                locked.extend(&refused);
                 self.reduce_query(context, locked, attempts);
             }
             let query = self
@@ -199,6 +203,9 @@ impl<F: FnMut(Event)> Feed<F> {
             match with_timeout(PASS_TIMEOUT, reading).await {
                 Err(error) if error.is_lock_timeout() && attempts < LOCKED_ATTEMPTS_MAX => {
                     attempts += 1
+                }
+                Err(error) if is_refusal(&error) && refused.is_empty() => {
+                    refused = self.refuse(connection, context, from, error).await?;
                 }
                 read => return read,
             }

@@ -50,6 +50,7 @@
 //! - [`horizon`]: rows of the log are deleted by hand, or pruned.
 //! - [`life`]: an older copy of the database is put back.
 //! - [`prepared`]: transactions that were prepared before PostgreSQL crashed have lost their rows of the log.
+//! - [`refusal`]: PostgreSQL refuses to join the tables of a resource in a pass.
 //! - [`segments`]: the files of the disk tier lose what they have not flushed, each on its own.
 //!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
@@ -65,6 +66,7 @@ pub mod life;
 mod normal;
 pub mod prepared;
 mod properties;
+pub mod refusal;
 pub mod segments;
 mod state;
 mod steps;
