@@ -1,6 +1,6 @@
 //! Headers and media types that several modules use.
 
-use axum::http::header::{CONTENT_TYPE, HeaderName};
+use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
 
 use crate::http::problem::Problem;
@@ -8,6 +8,7 @@ use crate::source::token::{Token, TokenError};
 
 pub(super) const LARDER_TOKEN: HeaderName = HeaderName::from_static("larder-token");
 pub(super) const LARDER_UNREADABLE: HeaderName = HeaderName::from_static("larder-unreadable");
+pub(super) const ACCEPT_PATCH: HeaderName = HeaderName::from_static("accept-patch");
 pub(super) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 pub(super) const PREFER: HeaderName = HeaderName::from_static("prefer");
 pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("preference-applied");
@@ -15,6 +16,8 @@ pub(super) const PREFERENCE_APPLIED: HeaderName = HeaderName::from_static("prefe
 pub(super) const JSON: &str = "application/json";
 pub(super) const NDJSON: &str = "application/x-ndjson";
 pub(super) const MERGE_PATCH: &str = "application/merge-patch+json";
+/// The value of `Accept-Patch`.
+pub(super) const PATCH_TYPES: &str = "application/merge-patch+json, application/json";
 pub(super) const APPLICATION_JSON: HeaderValue = HeaderValue::from_static(JSON);
 
 pub(super) const RETURN_MINIMAL: &str = "return=minimal";
@@ -27,6 +30,14 @@ pub(super) fn members(headers: &HeaderMap, name: HeaderName) -> impl Iterator<It
     let lines = headers.get_all(name).iter();
     let members = lines.flat_map(|line| line.to_str().unwrap_or_default().split(','));
     members.map(str::trim_ascii)
+}
+
+/// Adds `Allow`, and where `methods` has `PATCH`, `Accept-Patch` (RFC 5789, section 3.1).
+pub(super) fn add_allow(headers: &mut HeaderMap, methods: &'static str) {
+    headers.insert(ALLOW, HeaderValue::from_static(methods));
+    if methods.contains("PATCH") {
+        headers.insert(ACCEPT_PATCH, HeaderValue::from_static(PATCH_TYPES));
+    }
 }
 
 /// The transactions that the response must reflect.

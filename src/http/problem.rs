@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::rejection::StringRejection;
-use axum::http::header::{ACCEPT_ENCODING, ALLOW, CONTENT_TYPE, RETRY_AFTER};
+use axum::http::header::{ACCEPT_ENCODING, CONTENT_TYPE, RETRY_AFTER};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::cache::LookupError;
 use crate::http::decoding::decoder::DecodingError;
 use crate::http::full_body::FullBody;
+use crate::http::headers::{ACCEPT_PATCH, JSON, MERGE_PATCH, PATCH_TYPES, add_allow};
 use crate::http::internal_error::InternalError;
 use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
@@ -42,8 +43,8 @@ pub(super) struct Problem {
     /// Seconds, the value of `Retry-After`.
     retry_after: Option<u64>,
     errors: Vec<FieldError>,
-    /// The encodings of bodies that `Accept-Encoding` names.
-    accepted: Option<AcceptedEncodings>,
+    /// What the body of a request may be instead of what it is.
+    accepted: Option<AcceptedBodies>,
     /// The cause of a 500, for the log only.
     cause: Option<Box<str>>,
 }
@@ -69,12 +70,15 @@ impl ProblemType {
     }
 }
 
-/// The encodings that a body may have.
+/// Which bodies are accepted, for a client that has sent another.
 #[derive(Clone, Copy, Debug)]
-enum AcceptedEncodings {
+enum AcceptedBodies {
+    /// Those without an encoding.
     Identity,
-    /// Those that [`crate::http::decoding`] decodes.
+    /// Those with an encoding that [`crate::http::decoding`] decodes.
     Decoded,
+    /// Those of `PATCH`.
+    Patches,
 }
 
 /// A fault of one member of a body, as in the example of RFC 9457, section 3.
@@ -303,19 +307,27 @@ impl Problem {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
     }
 
+    /// The body of a `PATCH` is no merge patch.
+    pub(super) fn unsupported_patch() -> Self {
+        Self {
+            accepted: Some(AcceptedBodies::Patches),
+            ..Self::unsupported_media_type(&format!("{MERGE_PATCH} or {JSON}"))
+        }
+    }
+
     /// A body of documents has another encoding than larder decodes, or several.
     pub(super) fn unsupported_encoding() -> Self {
         let detail = "Content-Encoding must be gzip or zstd, one of them and once";
-        Self::wrong_encoding(AcceptedEncodings::Decoded, detail)
+        Self::wrong_encoding(AcceptedBodies::Decoded, detail)
     }
 
     /// A short body has an encoding.
     pub(super) fn encoded() -> Self {
         let detail = "the body must be sent without Content-Encoding";
-        Self::wrong_encoding(AcceptedEncodings::Identity, detail)
+        Self::wrong_encoding(AcceptedBodies::Identity, detail)
     }
 
-    fn wrong_encoding(accepted: AcceptedEncodings, detail: &'static str) -> Self {
+    fn wrong_encoding(accepted: AcceptedBodies, detail: &'static str) -> Self {
         Self {
             accepted: Some(accepted),
             ..Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, detail)
@@ -419,14 +431,15 @@ impl Problem {
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);
         if let Some(allow) = self.allow {
-            headers.insert(ALLOW, HeaderValue::from_static(allow));
+            add_allow(headers, allow);
         }
         if let Some(accepted) = self.accepted {
-            let accepted = match accepted {
-                AcceptedEncodings::Identity => "identity",
-                AcceptedEncodings::Decoded => "gzip, zstd",
+            let (name, value) = match accepted {
+                AcceptedBodies::Identity => (ACCEPT_ENCODING, "identity"),
+                AcceptedBodies::Decoded => (ACCEPT_ENCODING, "gzip, zstd"),
+                AcceptedBodies::Patches => (ACCEPT_PATCH, PATCH_TYPES),
             };
-            headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(accepted));
+            headers.insert(name, HeaderValue::from_static(value));
         }
         if let Some(retry_after) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(retry_after));

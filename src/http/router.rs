@@ -3,13 +3,13 @@
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::header::ALLOW;
-use axum::http::{HeaderValue, Method, Request, Response, StatusCode};
+use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::MethodRouter;
 
 use crate::clock::Boottime;
 use crate::http::decoding::{content_coding, decode};
 use crate::http::full_body::FullBody;
+use crate::http::headers::add_allow;
 use crate::http::problem::Problem;
 use crate::http::request::{self, RequestContext, TargetPart};
 use crate::http::state::HttpState;
@@ -133,8 +133,7 @@ pub(super) fn with_options<S: Clone + Send + Sync + 'static>(
 fn allow(methods: &'static str) -> Response<FullBody> {
     let mut response = Response::new(FullBody::default());
     *response.status_mut() = StatusCode::NO_CONTENT;
-    let headers = response.headers_mut();
-    headers.insert(ALLOW, HeaderValue::from_static(methods));
+    add_allow(response.headers_mut(), methods);
     response
 }
 

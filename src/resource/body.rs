@@ -20,7 +20,7 @@ use crate::resource::body::decimal::Decimal;
 use crate::resource::writable::pointer_token;
 
 pub use self::merge::merge_patch;
-pub use self::parse::{DEPTH_MAX, Scratch};
+pub use self::parse::{BYTE_ORDER_MARK, DEPTH_MAX, HAS_BYTE_ORDER_MARK, Scratch};
 pub use self::rows::rows_of;
 pub use self::split::{Framing, SplitError, Splitter, is_space};
 pub(super) use self::values::text_in_query;

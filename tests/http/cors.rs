@@ -26,6 +26,8 @@ async fn options_are_204_with_allow() {
         let answer = larder.request(Method::OPTIONS, path, &[]).await;
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{path}");
         assert_eq!(answer.header("allow"), allow, "{path}");
+        let is_patched = !answer.header("accept-patch").is_empty();
+        assert_eq!(is_patched, allow.contains("PATCH"), "{path}");
     }
     assert_problem(&larder.request(Method::OPTIONS, "/nothing", &[]).await, 404);
 }

@@ -29,6 +29,26 @@ async fn only_json_is_taken() {
             answer.body
         );
     }
+    // Some editors write a byte order mark at the start of a file; it was told as "not JSON".
+    let marked = format!("\u{feff}{body}");
+    for (method, path) in [
+        (Method::POST, "/depts"),
+        (Method::PUT, "/depts/1"),
+        (Method::POST, "/depts:batch"),
+    ] {
+        let answer = larder.write(method, path, &[], &marked).await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{path}");
+        assert!(answer.body.contains("byte order mark"), "{}", answer.body);
+    }
+    let lines = [("content-type", "application/x-ndjson")];
+    let answer = larder.write(Method::POST, "/depts", &lines, &marked).await;
+    assert!(answer.body.contains("byte order mark"), "{}", answer.body);
+    // RFC 5789, sections 2.2 and 3.1.
+    let text = [("content-type", "text/plain")];
+    let answer = larder.write(Method::PATCH, "/depts/1", &text, "{}").await;
+    assert_eq!(answer.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let types = "application/merge-patch+json, application/json";
+    assert_eq!(answer.header("accept-patch"), types);
     let json = [("content-type", "Application/JSON; charset=utf-8")];
     let answer = larder.write(Method::POST, "/depts", &json, &body).await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);

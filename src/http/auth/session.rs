@@ -24,6 +24,7 @@ use crate::http::headers::{APPLICATION_JSON, JSON, media_type};
 use crate::http::origin::PageOrigin;
 use crate::http::problem::Problem;
 use crate::http::request::{RequestContext, RequestHead};
+use crate::resource::body::{BYTE_ORDER_MARK, HAS_BYTE_ORDER_MARK};
 
 /// The address of a request that did not pass the middleware.
 const NO_CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -95,8 +96,13 @@ async fn name_and_password(head: &Parts, body: Body) -> Result<Vec<u8>, Problem>
     let body = read_body(body, BODY_BYTES_MAX).await?;
     let parsed = serde_json::from_slice::<SigninBody>(&body);
     // Without the error's text, which may contain the password.
-    let parsed = parsed
-        .map_err(|_| Problem::bad_request("expected {\"name\": \"...\", \"password\": \"...\"}"))?;
+    let parsed = parsed.map_err(|_| {
+        Problem::bad_request(if body.starts_with(BYTE_ORDER_MARK) {
+            HAS_BYTE_ORDER_MARK
+        } else {
+            "expected {\"name\": \"...\", \"password\": \"...\"}"
+        })
+    })?;
     let SigninBody { name, password } = parsed;
     Ok(STANDARD.encode(format!("{name}:{password}")).into())
 }

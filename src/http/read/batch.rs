@@ -23,6 +23,7 @@ use crate::http::request::Request;
 use crate::http::state::HttpState;
 use crate::http::work;
 use crate::resource::ResourceId;
+use crate::resource::body::{BYTE_ORDER_MARK, HAS_BYTE_ORDER_MARK};
 use crate::resource::key::KeyShape;
 use crate::resource::writable::pointer_token;
 
@@ -61,6 +62,7 @@ fn parse_body(body: &[u8], shape: &KeyShape) -> Result<Vec<String>, Problem> {
     let tape = simd_json::to_tape(&mut text);
     let tape = tape.map_err(|error| {
         Problem::bad_request(match error.error() {
+            _ if body.starts_with(BYTE_ORDER_MARK) => HAS_BYTE_ORDER_MARK,
             ErrorType::InvalidNumber => {
                 "the body has a number that is invalid or too large: send a large key as a string"
             }

@@ -226,7 +226,9 @@ async fn action(
         }
         (&Method::PATCH, TargetPart::Document { key }) => {
             let key = document_key(key)?;
-            let patch = read(request, body, &[MERGE_PATCH, JSON], bytes_max).await?;
+            let patch_type = request.media_type(&[MERGE_PATCH, JSON]);
+            let patch_type = patch_type.map_err(|_| Problem::unsupported_patch())?;
+            let patch = read(request, body, &[patch_type], bytes_max).await?;
             hash.update(&patch);
             Action::Patch { key, patch }
         }

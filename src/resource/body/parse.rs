@@ -13,6 +13,12 @@ use crate::resource::body::decimal::Decimal;
 /// Arrays and objects within each other, at most. Values inside `json` columns count.
 pub const DEPTH_MAX: usize = 256;
 
+/// U+FEFF in UTF-8, which some editors write at the start of a file.
+pub const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// What a client is told whose body begins with [`BYTE_ORDER_MARK`] (RFC 8259, section 8.1).
+pub const HAS_BYTE_ORDER_MARK: &str = "the body begins with a byte order mark (bytes EF BB BF), which JSON must not have: send it without";
+
 /// The buffers of a parser, which bodies that are read one after the other share.
 pub struct Scratch {
     buffers: Buffers,
@@ -69,6 +75,7 @@ pub(super) fn with_json<R>(
                 at: 0,
             }))
         }
+        Err(_) if text.starts_with(BYTE_ORDER_MARK) => Err(HAS_BYTE_ORDER_MARK.to_owned()),
         Err(error) => Err(message(&error, text.len())),
     };
     *tape = parsed.reset();
@@ -334,6 +341,7 @@ mod tests {
             let error = values(text).unwrap_err();
             assert!(error.starts_with("the body "), "{text}: {error}");
         }
+        assert_eq!(values("\u{feff}{}").unwrap_err(), HAS_BYTE_ORDER_MARK);
         let not_utf8 = with_json(b"[\"\xff\"]", &mut Scratch::default(), |_| ());
         assert!(not_utf8.is_err());
     }

@@ -15,9 +15,9 @@ impl KeyType {
     /// If it is not a value of this type, the end of a sentence that says what is expected.
     pub(super) fn canonical(self, text: &str) -> Result<Cow<'_, str>, String> {
         match self {
-            Self::SmallInt => integer(text, "smallint", i16::MIN.into(), i16::MAX.into()),
-            Self::Integer => integer(text, "integer", i32::MIN.into(), i32::MAX.into()),
-            Self::BigInt => integer(text, "bigint", i64::MIN, i64::MAX),
+            Self::SmallInt => integer(text, "a smallint", i16::MIN.into(), i16::MAX.into()),
+            Self::Integer => integer(text, "an integer", i32::MIN.into(), i32::MAX.into()),
+            Self::BigInt => integer(text, "a bigint", i64::MIN, i64::MAX),
             Self::Numeric { digits } => numeric(text, digits),
             Self::Text | Self::Enum => Ok(Cow::Borrowed(text)),
             Self::Char => Ok(Cow::Borrowed(text.trim_end_matches(' '))),
@@ -35,7 +35,7 @@ impl KeyType {
 }
 
 fn integer<'t>(text: &'t str, name: &str, min: i64, max: i64) -> Result<Cow<'t, str>, String> {
-    let refuse = || format!("is not a {name} ({min} to {max})");
+    let refuse = || format!("is not {name} ({min} to {max})");
     let (negative, digits) = sign_and_digits(text).ok_or_else(refuse)?;
     let value: i64 = match (negative, digits) {
         (_, "0") => 0,
