@@ -58,6 +58,7 @@ use tokio::sync::watch;
 use crate::cache::audit::{AuditConfig, Auditor};
 use crate::cache::disk::DiskConfig;
 use crate::cache::disk_tier::DiskTier;
+pub(crate) use crate::cache::disk_tier::lookups::LOOKUP_TIMEOUT;
 use crate::cache::document::Found;
 pub use crate::cache::explanation::{EntryStatus, Explanation};
 use crate::cache::freshness::Freshness;

@@ -9,6 +9,7 @@ pub(super) mod lookups;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -126,6 +127,11 @@ impl DiskTier {
         let key = Arc::clone(key);
         let lookup = DiskLookup { prefix, key, epoch };
         self.batcher.get(lookup).await
+    }
+
+    /// Notes how long a load took: while reading makes no progress, a lookup waits for as long.
+    pub(super) fn note_load(&self, took: Duration) {
+        self.batcher.note_load(took);
     }
 
     /// Queues a document. Returns false if it was left out, because too much is queued already.

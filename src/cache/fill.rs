@@ -136,7 +136,11 @@ impl Cache {
             done: Box::new(move |loaded, keep| {
                 let ended_at = Boottime::now();
                 let durations = &cache.metrics.source.load_duration;
-                durations.observe(ended_at.since(asked_at).as_secs_f64());
+                let took = ended_at.since(asked_at);
+                durations.observe(took.as_secs_f64());
+                if let Some(disk) = cache.disk.as_ref().filter(|_| loaded.is_ok()) {
+                    disk.note_load(took);
+                }
                 cache.recent.note_load(&EndedLoad {
                     resource: lease.resource(),
                     key: lease.key(),

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cache::document::Document;
 use crate::cache::memory::HintName;
-use crate::cache::{Answer, LookupError, Provenance};
+use crate::cache::{Answer, LOOKUP_TIMEOUT, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::resource::find::Find;
@@ -27,7 +27,7 @@ use crate::source::token::Token;
 
 /// If PostgreSQL does not say whether a document is the owner's, and no tier has one of the owner, the error is returned
 /// so long after. A lookup on disk takes less, so the time does not tell whether the disk tier has the document.
-const UNDECIDED_PAUSE: Duration = Duration::from_millis(250);
+const UNDECIDED_PAUSE: Duration = LOOKUP_TIMEOUT.saturating_add(Duration::from_millis(50));
 
 /// What a request names a document by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,5 +282,17 @@ impl Documents {
             [] => self.cache.lookup(id, key, until).await,
             tokens => self.cache.lookup_after(id, key, tokens, until).await,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The pause begins before the lookup, which then has to be handed to the reading thread and its result taken.
+    #[test]
+    fn the_pause_hides_the_longest_lookup_on_disk() {
+        let margin = UNDECIDED_PAUSE.saturating_sub(LOOKUP_TIMEOUT);
+        assert!(margin >= Duration::from_millis(25), "{margin:?}");
     }
 }

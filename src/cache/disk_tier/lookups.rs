@@ -27,11 +27,13 @@ use crate::cache::orders::DiskState;
 const LOOKUPS_PER_BATCH: usize = 64;
 /// Batches that may wait for the reading thread.
 const QUEUED_BATCHES_MAX: usize = 256;
-/// If reading makes no progress for so long, that batch and those behind it are misses. Each chunk of a long document is
-/// progress.
-const PROGRESS_TIMEOUT: Duration = Duration::from_millis(20);
+/// If reading makes no progress for this long, and for as long as a load takes now, that batch and those behind it are
+/// misses. Each chunk of a long document is progress.
+const PROGRESS_TIMEOUT_MIN: Duration = Duration::from_millis(20);
 /// A lookup that takes longer is a miss, however many are before it.
-const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
+pub(crate) const LOOKUP_TIMEOUT: Duration = Duration::from_millis(200);
+/// The share of the last load in [`Pace::load_micros`] is 1 of this number.
+const LOADS_AVERAGED: u64 = 8;
 
 /// A key to look for on disk.
 pub(in crate::cache) struct DiskLookup {
@@ -44,10 +46,37 @@ pub(in crate::cache) struct DiskLookup {
 pub(in crate::cache) struct LookupBatch {
     pub(super) lookups: Vec<DiskLookup>,
     queued_at: Instant,
-    /// Counts the chunks that the reading thread has read, and the lookups that it has answered, of all batches.
-    progress: Arc<AtomicU64>,
+    pace: Arc<Pace>,
     /// The results, in the order of the lookups. Lookups beyond the end of the list are misses.
     pub(super) results: oneshot::Sender<Vec<Option<DiskEntry>>>,
+}
+
+/// How fast documents come from disk and from PostgreSQL.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Chunks that the reading thread has read, and lookups that it has answered, of all batches.
+    progress: AtomicU64,
+    /// The mean of the last loads in microseconds. Each lookup that is a miss leads to a load, so it is up to date.
+    load_micros: AtomicU64,
+}
+
+impl Pace {
+    /// Notes that a load took `took`. One outlier counts for at most [`LOOKUP_TIMEOUT`].
+    fn note_load(&self, took: Duration) {
+        let took = took.min(LOOKUP_TIMEOUT).as_micros();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        let mean = self.load_micros.load(Ordering::Relaxed);
+        // Loads that end at the same moment may overwrite each other's share.
+        let mean = mean - mean / LOADS_AVERAGED + took / LOADS_AVERAGED;
+        self.load_micros.store(mean, Ordering::Relaxed);
+    }
+
+    /// How long a lookup waits for progress. On a busy machine the reading thread may wait for a core longer than
+    /// [`PROGRESS_TIMEOUT_MIN`], but a load waits there, too, and costs more.
+    fn progress_timeout(&self) -> Duration {
+        let load = Duration::from_micros(self.load_micros.load(Ordering::Relaxed));
+        load.clamp(PROGRESS_TIMEOUT_MIN, LOOKUP_TIMEOUT)
+    }
 }
 
 /// A lookup, and where its result goes.
@@ -58,8 +87,7 @@ pub(super) struct LookupBatcher {
     /// By the thread of the requests, so that a leader hands out results without waking another thread.
     pending: Mutex<HashMap<ThreadId, Vec<PendingLookup>>>,
     batches: mpsc::Sender<LookupBatch>,
-    /// Chunks that the reading thread has read, and lookups that it has answered.
-    progress: Arc<AtomicU64>,
+    pace: Arc<Pace>,
 }
 
 /// The right, and the duty, to send a thread's pending lookups. The others have no timer of their own; if the leader is
@@ -76,9 +104,14 @@ impl LookupBatcher {
         let batcher = Self {
             pending: Mutex::default(),
             batches,
-            progress: Arc::default(),
+            pace: Arc::default(),
         };
         (batcher, receiver)
+    }
+
+    /// Notes what a load costs now.
+    pub(super) fn note_load(&self, took: Duration) {
+        self.pace.note_load(took);
     }
 
     /// The entry on disk; `None` also if it takes too long.
@@ -118,13 +151,14 @@ impl LookupBatcher {
     async fn send_within_timeout(&self, pending: Vec<PendingLookup>) {
         let began = Instant::now();
         let mut sending = pin!(self.send(pending));
-        let mut progress = self.progress.load(Ordering::Relaxed);
-        while tokio::time::timeout(PROGRESS_TIMEOUT, &mut sending)
-            .await
-            .is_err()
-        {
-            let before = std::mem::replace(&mut progress, self.progress.load(Ordering::Relaxed));
-            if before == progress || began.elapsed() >= LOOKUP_TIMEOUT {
+        loop {
+            let before = self.pace.progress.load(Ordering::Relaxed);
+            let left = LOOKUP_TIMEOUT.saturating_sub(began.elapsed());
+            let wait = self.pace.progress_timeout().min(left);
+            if tokio::time::timeout(wait, &mut sending).await.is_ok()
+                || before == self.pace.progress.load(Ordering::Relaxed)
+                || began.elapsed() >= LOOKUP_TIMEOUT
+            {
                 return;
             }
         }
@@ -140,7 +174,7 @@ impl LookupBatcher {
             let batch = LookupBatch {
                 lookups,
                 queued_at: Instant::now(),
-                progress: Arc::clone(&self.progress),
+                pace: Arc::clone(&self.pace),
                 results,
             };
             // If the queue is full, its lookups are misses.
@@ -199,10 +233,10 @@ pub(in crate::cache) fn serve_batch(
     let last_progress = Cell::new(Instant::now());
     let is_slow = Cell::new(false);
     let note_progress = || {
-        batch.progress.fetch_add(1, Ordering::Relaxed);
+        batch.pace.progress.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let pause = now.duration_since(last_progress.replace(now));
-        is_slow.set(is_slow.get() || pause > PROGRESS_TIMEOUT * 9 / 10);
+        is_slow.set(is_slow.get() || pause > batch.pace.progress_timeout() * 9 / 10);
     };
     let goes_on = || {
         note_progress();
@@ -313,22 +347,45 @@ mod tests {
         assert!(found.iter().all(Option::is_some));
     }
 
-    /// A lookup behind others is a miss only if reading makes no progress, or takes too long.
+    /// A lookup behind others is a miss only if reading makes no progress for as long as a load takes, or takes too long.
     #[tokio::test(start_paused = true)]
     async fn a_lookup_waits_as_long_as_others_are_answered() {
-        for (others, pause, is_found) in [(12, 15, true), (1, 45, false), (30, 15, false)] {
+        for (load, others, pause, is_found) in [
+            (1, 12, 15, true),
+            (1, 1, 45, false),
+            (1, 30, 15, false),
+            (80, 2, 70, true),
+            (80, 1, 190, false),
+            (5000, 1, 190, true),
+            (5000, 1, 201, false),
+            // The last wait is no longer than what is left of the time.
+            (5000, 2, 150, false),
+        ] {
             let (batcher, mut batches) = LookupBatcher::new();
+            for _ in 0..100 {
+                batcher.note_load(Duration::from_millis(load));
+            }
+            let began = Instant::now();
             let answers = async {
                 let batch = batches.recv().await.unwrap();
                 for _ in 0..others {
                     tokio::time::sleep(Duration::from_millis(pause)).await;
-                    batch.progress.fetch_add(1, Ordering::Relaxed);
+                    batch.pace.progress.fetch_add(1, Ordering::Relaxed);
                 }
                 // The lookup may have timed out.
                 let _dropped = batch.results.send(vec![absent()]);
             };
-            let (found, ()) = tokio::join!(batcher.get(lookup("1")), answers);
-            assert_eq!(found.is_some(), is_found, "{others} of {pause} ms");
+            let get = async {
+                let found = batcher.get(lookup("1")).await;
+                assert!(began.elapsed() <= LOOKUP_TIMEOUT + Duration::from_millis(2));
+                found
+            };
+            let (found, ()) = tokio::join!(get, answers);
+            assert_eq!(
+                found.is_some(),
+                is_found,
+                "{others} of {pause} ms, loads of {load} ms"
+            );
         }
     }
 
@@ -340,7 +397,7 @@ mod tests {
             let batch = LookupBatch {
                 lookups: keys.iter().copied().map(lookup).collect(),
                 queued_at: Instant::now(),
-                progress: Arc::default(),
+                pace: Arc::default(),
                 results,
             };
             assert!(sender.try_send(batch).is_ok());
@@ -350,7 +407,7 @@ mod tests {
         let behind = send(&["3"]);
         let read = |lookup: &DiskLookup, _: &dyn Fn() -> bool| {
             if &*lookup.key == "slow" {
-                std::thread::sleep(PROGRESS_TIMEOUT);
+                std::thread::sleep(PROGRESS_TIMEOUT_MIN);
             }
             absent()
         };
@@ -370,7 +427,7 @@ mod tests {
         let batch = LookupBatch {
             lookups: vec![lookup("1")],
             queued_at,
-            progress: Arc::default(),
+            pace: Arc::default(),
             results,
         };
         assert_eq!(serve_batch(|_, _| absent(), batch), None);
@@ -384,21 +441,21 @@ mod tests {
         let batch = LookupBatch {
             lookups: vec![lookup("long"), lookup("2")],
             queued_at: Instant::now(),
-            progress: Arc::default(),
+            pace: Arc::default(),
             results,
         };
-        let progress = Arc::clone(&batch.progress);
+        let pace = Arc::clone(&batch.pace);
         let read = |lookup: &DiskLookup, goes_on: &dyn Fn() -> bool| {
             let chunks = if &*lookup.key == "long" { 6 } else { 0 };
             for _ in 0..chunks {
-                std::thread::sleep(PROGRESS_TIMEOUT / 4);
+                std::thread::sleep(PROGRESS_TIMEOUT_MIN / 4);
                 assert!(goes_on());
             }
             absent()
         };
         assert_eq!(serve_batch(read, batch), None);
         assert_eq!(received.try_recv().unwrap(), [absent(), absent()]);
-        assert_eq!(progress.load(Ordering::Relaxed), 8);
+        assert_eq!(pace.progress.load(Ordering::Relaxed), 8);
     }
 
     #[test]
@@ -407,7 +464,7 @@ mod tests {
         let batch = LookupBatch {
             lookups: vec![lookup("1")],
             queued_at: Instant::now(),
-            progress: Arc::default(),
+            pace: Arc::default(),
             results,
         };
         let received = Mutex::new(Some(received));
