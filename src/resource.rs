@@ -37,6 +37,7 @@ pub mod write;
 
 use std::borrow::Cow;
 use std::num::TryFromIntError;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -154,7 +155,7 @@ impl Resource {
     /// A hash of all that determines a document's bytes and its kept values apart from the data.
     pub fn shape(&self) -> u64 {
         // The number is the version of the code that writes JSON.
-        let mut shape = format!("3 {:?} {:?} ", self.name, self.key);
+        let mut shape = format!("4 {:?} {:?} ", self.name, self.key);
         self.root.describe(&mut shape);
         let kept = KeptColumns::new(self.owner.as_ref(), &self.by);
         if kept.count() > 0 {
@@ -300,7 +301,7 @@ impl Row {
             out.push_str(&format!("where {condition:?} "));
         }
         for field in &self.fields {
-            let (column, name, rendering) = (&field.column, &field.name, field.rendering);
+            let (column, name, rendering) = (&field.column, &field.name, &field.rendering);
             out.push_str(&format!("{column:?} {name:?} {rendering:?},"));
         }
         for child in &self.children {
@@ -363,7 +364,7 @@ pub struct Field {
 }
 
 /// How a column's values become JSON.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rendering {
     /// By larder, as PostgreSQL's `to_json` does under UTC; a `timestamp` as a `timestamptz`.
     Scalar {
@@ -374,12 +375,10 @@ pub enum Rendering {
     },
     /// By PostgreSQL's `to_json`.
     Json,
-    /// An array of `timestamp`.
-    TimestampArray,
+    /// By PostgreSQL's `to_json`, but for values of `timestamp` and `bytea` in an array or a composite value.
+    Nested(Arc<ValueType>),
     /// `bytea`: base64 without line breaks.
     Bytea,
-    /// An array of `bytea`.
-    ByteaArray,
 }
 
 /// An array of rows that refer to the row above.

@@ -192,8 +192,6 @@ pub struct Column {
     pub base_type: String,
     /// The base type is a built-in type, in schema `pg_catalog`.
     pub built_in: bool,
-    /// For an array whose elements have a built-in type below all domains, the name of that type.
-    pub element_type: Option<String>,
     /// The type modifier below all domains, or -1 without one.
     pub type_modifier: i32,
     /// False for a nondeterministic collation.

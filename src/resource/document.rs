@@ -2,8 +2,9 @@
 //!
 //! The statement (`resource/query.rs`) returns nested rows as composites in PostgreSQL's binary format, which has the
 //! type and the bytes of each member. [`DocumentTemplate`] has the names of the members and their structure. The JSON
-//! is byte for byte that of PostgreSQL's `row_to_json`, but for values of `timestamp` and `bytea`. A record that does not have the expected form is an error.
+//! is byte for byte that of PostgreSQL's `row_to_json`, but for values of `timestamp` and `bytea`, at every depth. A record that does not have the expected form is an error.
 
+mod nested;
 mod order;
 mod scalar;
 pub(super) mod text;
@@ -86,7 +87,7 @@ impl DocumentTemplate {
         let fields = row
             .fields
             .iter()
-            .map(|field| (&field.name, ValueTemplate::Field(field.rendering)));
+            .map(|field| (&field.name, ValueTemplate::Field(field.rendering.clone())));
         let children = row.children.iter().map(|child| {
             let order = RowOrder::of(child);
             let template = Self {
@@ -276,6 +277,15 @@ impl ValueTemplate {
                 scalar.write(bytes, out)
             }
             Self::Field(_) if type_oid != TEXT => Err(RenderError::Type(type_oid)),
+            // Bytes take up to two thirds less in base64 than in hexadecimal.
+            Self::Field(Rendering::Nested(value)) if bytes.len() / 3 <= bytes_max => {
+                let before = out.len();
+                nested::write(value, bytes, out)?;
+                if out.len() - before > bytes_max {
+                    return Err(RenderError::TooLong);
+                }
+                Ok(())
+            }
             Self::Field(_) if bytes.len() > bytes_max => Err(RenderError::TooLong),
             Self::Field(Rendering::Bytea) => {
                 write_text(bytes, out);

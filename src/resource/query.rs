@@ -128,20 +128,9 @@ fn field_sql(field: &Field, alias: &str) -> String {
     let value = format!("{alias}.{}", identifier(&field.column));
     match field.rendering {
         Rendering::Scalar { .. } => value,
-        Rendering::Json => format!("to_json({value})::text"),
-        // Under TimeZone = 'UTC' the cast reads the same instant as "at time zone 'UTC'", element by element.
-        Rendering::TimestampArray => {
-            format!("to_json({value}::timestamp[]::timestamptz[])::text")
-        }
+        Rendering::Json | Rendering::Nested(_) => format!("to_json({value})::text"),
         // encode() breaks lines after 76 characters.
         Rendering::Bytea => format!("translate(encode({value}, 'base64'), E'\\n', '')"),
-        // unnest() loses the dimensions of the array. The brackets come from the JSON that PostgreSQL writes for it.
-        Rendering::ByteaArray => format!(
-            "(select string_agg(p.text || case when p.n > cardinality({value}) then '' else \
-             coalesce('\"' || translate(encode(e.v, 'base64'), E'\\n', '') || '\"', 'null') end, '' order by p.n) \
-             from regexp_split_to_table(array_to_json({value})::text, '\"[^\"]*\"|null') with ordinality p(text, n) \
-             left join unnest({value}) with ordinality e(v, n) on e.n = p.n)"
-        ),
     }
 }
 

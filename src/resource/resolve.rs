@@ -4,6 +4,8 @@
 mod access;
 mod joins;
 
+use std::sync::Arc;
+
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
 use crate::resource::condition::{AcceptedCondition, Condition, WrittenCondition};
 use crate::resource::definition::{Located, Mistake, Place, ResourceDefinition, RowDefinition};
@@ -14,6 +16,7 @@ use crate::resource::key::{KeyColumn, KeyShape, KeyType, key_type};
 use crate::resource::query::documents_sql;
 use crate::resource::row_security::{RowSecurity, TableRowSecurity};
 use crate::resource::suggestion::nearest;
+use crate::resource::value::ValueType;
 use crate::resource::writable::Writable;
 use crate::resource::write::WriteSql;
 use crate::resource::{Child, Field, Lookup, Rendering, Resource, Row};
@@ -411,19 +414,14 @@ fn is_plain(part: &Descendant) -> bool {
 }
 
 pub(super) fn rendering(column: &Column) -> Rendering {
-    let element = column.element_type.as_deref();
-    match (column.base_type.as_str(), element) {
-        // The array type of a domain is not built-in, but its elements may be.
-        (_, Some("timestamp")) => Rendering::TimestampArray,
-        (_, Some("bytea")) => Rendering::ByteaArray,
-        _ if !column.built_in => Rendering::Json,
-        ("bytea", _) => Rendering::Bytea,
-        (name, _) => match Scalar::named(name) {
-            Some(scalar) => Rendering::Scalar {
-                scalar,
-                type_oid: column.type_oid,
-            },
-            None => Rendering::Json,
+    let scalar = Scalar::named(&column.base_type).filter(|_| column.built_in);
+    match (scalar, &column.value) {
+        (Some(scalar), _) => Rendering::Scalar {
+            scalar,
+            type_oid: column.type_oid,
         },
+        (None, ValueType::Bytea) => Rendering::Bytea,
+        (None, value) if value.has_own_form() => Rendering::Nested(Arc::new(value.clone())),
+        (None, _) => Rendering::Json,
     }
 }

@@ -88,7 +88,7 @@ pub enum ValueType {
     NumericText,
     /// A type whose JSON in documents is not its text form, and which larder can't turn back into a value: `hstore` and
     /// other types with a cast to `json`, `int2vector`, `oidvector`, arrays whose elements are not separated by commas
-    /// (`box[]`), and what has such a part
+    /// (`box[]`)
     Unwritable,
     /// Any other type. A body has the type's text as a string; a document has what PostgreSQL's `to_json` makes of it,
     /// which is the same for most types.
@@ -98,11 +98,35 @@ pub enum ValueType {
 impl ValueType {
     /// Whether values of the type have parts of type `json`.
     pub(in crate::resource) fn has_json(&self) -> bool {
+        self.has_part(&|part| *part == Self::Json)
+    }
+
+    /// Whether larder can't turn the JSON of its values back into them: it is [`ValueType::Unwritable`], or has such a part.
+    pub fn is_unwritable(&self) -> bool {
+        self.has_part(&|part| *part == Self::Unwritable)
+    }
+
+    /// Whether documents have parts of its values in another form than PostgreSQL's `to_json` writes.
+    pub(in crate::resource) fn has_own_form(&self) -> bool {
+        self.has_part(&|part| matches!(part, Self::Timestamp | Self::Bytea))
+    }
+
+    /// Whether values may have numbers of type `numeric`.
+    fn has_numeric(&self) -> bool {
+        self.has_part(&|part| {
+            matches!(part, Self::Numeric { .. } | Self::Jsonb | Self::NumericText)
+        })
+    }
+
+    /// Whether `is_wanted` is true for the type or for one that it consists of.
+    fn has_part(&self, is_wanted: &impl Fn(&Self) -> bool) -> bool {
         match self {
-            Self::Json => true,
-            Self::Array(element) => element.has_json(),
-            Self::Composite(attributes) => attributes.iter().any(|(_, value)| value.has_json()),
-            _ => false,
+            Self::Array(element) => element.has_part(is_wanted),
+            Self::Composite(attributes) => {
+                let mut parts = attributes.iter();
+                parts.any(|(_, value)| value.has_part(is_wanted))
+            }
+            other => is_wanted(other),
         }
     }
 }
@@ -172,10 +196,9 @@ impl ValueType {
         };
         match &found.form {
             TypeForm::Domain { base, modifier } => Self::below(types, *base, *modifier, depth),
-            TypeForm::Array { element } => match Self::below(types, *element, modifier, depth) {
-                Self::Unwritable => Self::Unwritable,
-                element => Self::Array(Box::new(element)),
-            },
+            TypeForm::Array { element } => {
+                Self::Array(Box::new(Self::below(types, *element, modifier, depth)))
+            }
             TypeForm::Range { subtype } => {
                 if Self::below(types, *subtype, -1, depth).has_numeric() {
                     Self::NumericText
@@ -186,18 +209,9 @@ impl ValueType {
             TypeForm::Enum { labels } => Self::Enum(labels.clone()),
             TypeForm::Composite { attributes } => {
                 let attributes = attributes.iter().map(|(name, oid, modifier)| {
-                    let value = Self::below(types, *oid, *modifier, depth);
-                    (name.clone(), value.in_composite())
+                    (name.clone(), Self::below(types, *oid, *modifier, depth))
                 });
-                let attributes: Vec<(String, Self)> = attributes.collect();
-                if attributes
-                    .iter()
-                    .any(|(_, value)| *value == Self::Unwritable)
-                {
-                    Self::Unwritable
-                } else {
-                    Self::Composite(attributes)
-                }
+                Self::Composite(attributes.collect())
             }
             TypeForm::Byte { octal } => Self::Byte { octal: *octal },
             TypeForm::Unwritable => Self::Unwritable,
@@ -239,26 +253,6 @@ impl ValueType {
             "jsonb" => Self::Jsonb,
             "jsonpath" => Self::NumericText,
             _ => Self::Other,
-        }
-    }
-
-    /// Whether values may have numbers of type `numeric`.
-    fn has_numeric(&self) -> bool {
-        match self {
-            Self::Numeric { .. } | Self::Jsonb | Self::NumericText => true,
-            Self::Array(element) => element.has_numeric(),
-            Self::Composite(attributes) => attributes.iter().any(|(_, value)| value.has_numeric()),
-            _ => false,
-        }
-    }
-
-    /// The type as an attribute of a composite type. PostgreSQL converts composite values to JSON, and writes `bytea`
-    /// as text, not in base64.
-    fn in_composite(self) -> Self {
-        match self {
-            Self::Bytea => Self::Other,
-            Self::Array(element) => Self::Array(Box::new(element.in_composite())),
-            other => other,
         }
     }
 }
@@ -366,7 +360,7 @@ mod tests {
         let array = |element| ValueType::Array(Box::new(element));
         assert_eq!(ValueType::of(&types, 3, -1), array(ValueType::Bytea));
         let attributes = vec![
-            ("a".to_owned(), array(ValueType::Other)),
+            ("a".to_owned(), array(ValueType::Bytea)),
             ("b".to_owned(), ValueType::Enum(labels)),
         ];
         assert_eq!(

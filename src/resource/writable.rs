@@ -549,14 +549,14 @@ impl Level {
 impl WritableColumn {
     /// Whether statements that insert rows write the column.
     pub fn is_inserted(&self) -> bool {
-        !self.generated && self.value != ValueType::Unwritable
+        !self.generated && !self.value.is_unwritable()
     }
 
     /// Why a body can't change the column, as the end of a sentence about it; `None` if it can.
     pub fn read_only(&self) -> Option<&'static str> {
         if self.generated {
             Some("is read-only, and can't be patched")
-        } else if self.value == ValueType::Unwritable {
+        } else if self.value.is_unwritable() {
             Some("is read-only, since larder can't write values of its type")
         } else if self.identity_always {
             Some("is read-only once a row exists, since it is generated always as identity")

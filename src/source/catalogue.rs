@@ -202,7 +202,6 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
            a.atttypid::int8 as type, \
            a.attcollation::int8 as collation, t.typname::text as base_type, \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
-           case when e.typnamespace = 'pg_catalog'::regnamespace then e.typname::text end as element_type, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
            coalesce(l.collisdeterministic, true) as deterministic, \
            exists (select from pg_opclass o join pg_am m on m.oid = o.opcmethod \
@@ -222,8 +221,6 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
          left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum \
          left join domain d on d.oid = a.atttypid \
          join pg_type t on t.oid = coalesce(d.base, a.atttypid) \
-         left join domain ed on ed.oid = t.typelem and t.typcategory = 'A' \
-         left join pg_type e on e.oid = coalesce(ed.base, t.typelem) and t.typcategory = 'A' \
          left join pg_collation l on l.oid = a.attcollation \
          where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
          order by a.attrelid, a.attnum";
@@ -256,7 +253,6 @@ async fn read_columns(
             collation: oid(row, "collation")?,
             base_type: row.try_get("base_type")?,
             built_in: row.try_get("built_in")?,
-            element_type: row.try_get("element_type")?,
             type_modifier: row.try_get("modifier")?,
             deterministic: row.try_get("deterministic")?,
             has_order: row.try_get("has_order")?,

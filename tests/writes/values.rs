@@ -204,13 +204,61 @@ async fn values_that_are_too_long_are_not_cut() {
     assert_eq!(larder.get("/ts/1").await.json(), stored);
 }
 
+/// `to_json` writes a timestamp in a composite value without an offset and a `bytea` in hexadecimal; base64 in a body was
+/// taken for the characters that it has.
+#[tokio::test(flavor = "multi_thread")]
+async fn timestamps_and_bytes_have_one_form_at_every_depth() {
+    let larder = TestService::start(
+        "create type visit as (at timestamp, raw bytea); create domain moment as timestamp;
+         create type stay as (a moment, ts timestamp[], visits visit[], note text);
+         create table guest (id int primary key, seen timestamp, visits visit[], stay stay, moments moment[], raws bytea[]);
+         insert into guest values (1, '2026-01-01 10:00', array[array[row('2026-01-01 10:00', '\\x00ff')::visit]],
+           row('0044-03-15 00:00 BC', array['infinity', '2026-01-01 10:00:00.5'::timestamp],
+             array[row(null, '')::visit, null], '2026-01-01T10:00:00'), array[['2026-01-01 10:00'::moment]],
+           array[['\\x00ff'::bytea, null]]);",
+        "[[resource]]\nname = 'guests'\ntable = 'guest'\n",
+    )
+    .await;
+    let document = larder.get("/guests/1").await.json();
+    let (at, raw) = ("2026-01-01T10:00:00+00:00", "AP8=");
+    let expected = json!({
+        "id": 1, "seen": at, "visits": [[{"at": at, "raw": raw}]],
+        "stay": {
+            "a": "0044-03-15T00:00:00+00:00 BC", "ts": ["infinity", "2026-01-01T10:00:00.5+00:00"],
+            "visits": [{"at": null, "raw": ""}, null], "note": "2026-01-01T10:00:00"
+        },
+        "moments": [[at]], "raws": [[raw, null]]
+    });
+    assert_eq!(document, expected);
+    let rows = "select guest::text from guest where id = 1";
+    let before = larder.query(rows).await;
+    let answer = larder.put("/guests/1", &document).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(larder.query(rows).await, before);
+    let patch = json!({"visits": [{"at": "2026-01-01T11:00:00+01:00", "raw": "/w=="}]});
+    let answer = larder.patch("/guests/1", &patch).await;
+    assert_eq!(
+        answer.json()["visits"],
+        json!([{"at": at, "raw": "/w=="}]),
+        "{}",
+        answer.body
+    );
+    let stored = "select ((visits[1]).raw = '\\xff' and (visits[1]).at = '2026-01-01 10:00')::text from guest";
+    assert_eq!(larder.query(stored).await, "true");
+    let hexadecimal = json!({"visits": [{"at": at, "raw": "\\x00ff"}]});
+    assert_refused(
+        &larder.patch("/guests/1", &hexadecimal).await,
+        "/visits/0/raw",
+    );
+}
+
 /// A document whose columns `i`, `o`, `b`, `p` and `d`, and `i` of its part, can't be written.
 async fn start_with_unwritable_columns() -> TestService {
     TestService::start(
-        "create type pair as (a int2vector, b int);
+        "create type pair as (a int2vector, b int, at timestamp[], raw bytea);
          create table t (id int primary key, note text, i int2vector, o oidvector, b box[], p pair, d box[] default '{}');
          create table part (t_id int references t, name text, i int2vector, note text, primary key (t_id, name));
-         insert into t values (1, 'a', '1 2', '3 4', '{(1,1),(0,0);(2,2),(0,0)}', row('5 6', 7));
+         insert into t values (1, 'a', '1 2', '3 4', '{(1,1),(0,0);(2,2),(0,0)}', row('5 6', 7, array['2026-01-01 10:00'::timestamp], '\\x00ff'));
          insert into t (id) values (2);
          insert into part values (1, 'x', '1', 'n');",
         "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
@@ -228,6 +276,8 @@ async fn columns_that_can_not_be_written_stay() {
     let before = larder.query(rows).await;
     let mut document = larder.get("/ts/1").await.json();
     assert_eq!(document["i"], json!([1, 2]));
+    let pair = json!({"a": [5, 6], "b": 7, "at": ["2026-01-01T10:00:00+00:00"], "raw": "AP8="});
+    assert_eq!(document["p"], pair);
     let answer = larder.put("/ts/1", &document).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(larder.query(rows).await, before);
@@ -256,7 +306,10 @@ async fn columns_that_can_not_be_written_are_read_only() {
         ("i", json!(null)),
         ("o", json!([])),
         ("b", json!("x")),
-        ("p", json!({"a": [5, 6], "b": 8})),
+        (
+            "p",
+            json!({"a": [5, 6], "b": 7, "at": ["2026-01-01T10:00:00+00:00"], "raw": "AP4="}),
+        ),
         ("d", json!(["(1,1),(0,0)"])),
     ] {
         let mut changed = document.clone();

@@ -21,9 +21,9 @@ const BASE64: &str =
 
 /// Dates before year 1 end with BC; years after 9999 have more digits.
 const DATE: &str = "^(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}(?: BC)?|-?infinity)$";
-/// UTC. Inside composite values `timestamp` has no offset.
+/// UTC.
 const TIMESTAMP: &str = "^(?:[0-9]{4,}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?\
-                         (?:\\+00:00)?(?: BC)?|-?infinity)$";
+                         \\+00:00(?: BC)?|-?infinity)$";
 const TIME: &str = "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?$";
 const TIME_TZ: &str =
     "^[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\\.[0-9]{1,6})?[+-][0-9]{2}(?::[0-9]{2}){0,2}$";
@@ -66,6 +66,7 @@ pub(super) fn read(value: &ValueType, nullable: bool) -> Value {
 /// The values of a column in request bodies.
 pub(super) fn written(value: &ValueType, nullable: bool) -> Value {
     let schema = match value {
+        value if value.is_unwritable() => common(value),
         ValueType::Date => moment(
             "date",
             "Years after 9999 and before 1 are accepted in the form of responses.",

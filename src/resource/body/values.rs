@@ -22,11 +22,11 @@ pub(super) fn read_input(
         let binary = *value == ValueType::Jsonb;
         return json(binary, nullable, node, mismatches);
     }
-    if *value == ValueType::Unwritable {
+    if value.is_unwritable() {
         // It is only compared with the stored value.
         return Some(match node.json() {
             Json::Null => ColumnInput::Null,
-            _ => ColumnInput::Text(String::from_utf8_lossy(node.text()).into_owned()),
+            _ => ColumnInput::Text(composed::to_json_form(value, node)),
         });
     }
     match node.json() {

@@ -172,7 +172,6 @@ fn column(text: &str) -> Column {
         collation: 0,
         base_type: type_text.into(),
         built_in: true,
-        element_type: None,
         type_modifier: -1,
         deterministic: true,
         has_order: true,

@@ -310,6 +310,10 @@ impl RandomColumnType {
         match self.sql {
             "timestamp" | "timestamp(0)" | "kinds.d_ts" => format!("{column} at time zone 'UTC'"),
             "timestamp[]" => format!("{column}::timestamptz[]"),
+            "kinds.pair" => format!(
+                "case when {column} is distinct from null then (select p from (select ({column}).\"a b\", \
+                 ({column}).at at time zone 'UTC' as at, ({column}).t) p) end"
+            ),
             "bytea" | "kinds.d_bytea" => {
                 format!("translate(encode({column}, 'base64'), E'\\n', '')")
             }

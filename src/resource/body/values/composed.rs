@@ -1,6 +1,7 @@
 //! The texts of arrays and composite values for PostgreSQL's input functions, with every part in quotes.
 
 use crate::resource::body::parse::{Json, JsonNode};
+use crate::resource::body::values::scalar;
 use crate::resource::body::{Mismatches, values};
 use crate::resource::value::ValueType;
 use crate::resource::writable::ColumnInput;
@@ -111,6 +112,34 @@ impl Array<'_> {
             }
             _ => self.text.push_str("NULL"),
         }
+    }
+}
+
+/// The JSON that PostgreSQL's `to_json` makes of the value that a document has as `node`, as far as it is such a value.
+pub(super) fn to_json_form(value: &ValueType, node: JsonNode<'_>) -> String {
+    let json = node.json();
+    match (value, json) {
+        (ValueType::Array(element), Json::Array(_)) => {
+            let elements = node.elements().map(|item| match item.json() {
+                Json::Array(_) => to_json_form(value, item),
+                _ => to_json_form(element, item),
+            });
+            format!("[{}]", elements.collect::<Vec<_>>().join(","))
+        }
+        (ValueType::Composite(attributes), Json::Object(_)) => {
+            let members = node.members().map(|(name, item)| {
+                let known = attributes.iter().find(|(known, _)| known == name.as_str());
+                let attribute = known.map_or(&ValueType::Other, |(_, attribute)| attribute);
+                let name = String::from_utf8_lossy(name.text());
+                format!("{name}:{}", to_json_form(attribute, item))
+            });
+            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+        }
+        _ => match (value, scalar::text(value, json)) {
+            (ValueType::Timestamp, Ok(text)) => format!("\"{}\"", text.replacen("+00:00", "", 1)),
+            (ValueType::Bytea, Ok(text)) => format!("\"\\{text}\""),
+            _ => String::from_utf8_lossy(node.text()).into_owned(),
+        },
     }
 }
 
