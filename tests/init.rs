@@ -553,6 +553,48 @@ async fn what_is_computed_from_a_secret_is_left_out() {
     );
 }
 
+/// Columns whose names tell nothing were served with hashes of passwords in them. The tables were never analysed.
+#[tokio::test(flavor = "multi_thread")]
+async fn columns_with_values_like_secrets_are_left_out() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table member (id int primary key, nick text, pass_crypt text, note_a text, note_b varchar(200), note_c bytea, note_d text,
+           sha text, plain text, copy text generated always as (lower(note_a)) stored);
+         create table file (etag text primary key, parent text references file, size int);
+         create schema closed; create table closed.locked (id int primary key, note text);
+         insert into member values (1, 'ann', 'x', '$argon2id$v=19$m=65536$x$y', 'eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln',
+           sha256('a'), '-----BEGIN PRIVATE KEY-----', '', 'a');
+         insert into member (id, nick, sha, plain) select i, 'b' || i, md5(i::text), i from generate_series(2, 9) i;
+         insert into file values (md5('a'), md5('a'), 1);",
+    )
+    .await;
+    let (directory, output) = init(&url, &[]).await;
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = file(&directory);
+    for (column, why) in [
+        ("pass_crypt", "which may hold a secret"),
+        ("note_a", "whose values look like hashes of passwords"),
+        ("copy", "whose values look like hashes of passwords"),
+        ("note_b", "whose values look like tokens or keys"),
+        ("note_c", "whose values look like digests"),
+        ("note_d", "whose values look like tokens or keys"),
+        ("sha", "whose values look like digests"),
+    ] {
+        let told = format!("# Left out: column {column}, {why}");
+        assert!(text.contains(&told), "{told}: {text}");
+        assert!(!text.contains(&format!("\"{column}\"")), "{text}");
+    }
+    for shown in ["nick", "plain", "etag", "parent", "note"] {
+        assert!(text.contains(&format!("\"{shown}\"")), "{shown}: {text}");
+    }
+    let told = stdout(&output);
+    assert!(
+        told.contains("left out: 7 columns that may hold secrets"),
+        "{told}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_outside_of_the_schemas_is_a_mistake() {
     let url = TestCluster::database().await.url;

@@ -13,6 +13,7 @@ mod kinds;
 mod names;
 mod relations;
 mod rows;
+pub mod secret_values;
 pub mod survey;
 mod tables;
 #[cfg(test)]
@@ -63,6 +64,8 @@ pub struct LeftOut {
     pub name: String,
     /// The end of a sentence about it.
     pub why: String,
+    /// It is a column that may hold a secret.
+    pub is_secret: bool,
 }
 
 /// A suggested resource.
@@ -211,6 +214,7 @@ pub fn suggest(survey: &Survey, catalogue: &Catalogue, options: &SuggestOptions)
     let left_out = unnamed.map(|(_, surveyed)| LeftOut {
         name: surveyed.name.to_string(),
         why: suggester.refusal(surveyed),
+        is_secret: false,
     });
     let left_out = left_out.collect();
     let mut found = suggester.found;
@@ -300,7 +304,9 @@ impl<'a> Suggester<'a> {
 
 /// Why a resource should not be in force unless the user says so.
 fn doubt<'a>(tables: &Tables<'a>, table: &'a Table, key: &[String]) -> Option<String> {
-    let secret = key.iter().find(|column| tables.is_secret(table, column));
+    let secret = key
+        .iter()
+        .find(|column| tables.secret(table, column).is_some());
     let secret = secret.map(|column| {
         format!("column {column} of its key may hold a secret, and a key stands in paths and in Link headers")
     });

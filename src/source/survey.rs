@@ -1,10 +1,13 @@
 //! Reads what [`suggest`](crate::resource::suggest) knows of a database besides its catalogue: [`Survey`].
 //!
-//! The number of statements does not depend on the number of tables, and none of them reads a user's table or locks one.
+//! The number of statements does not depend on the number of tables, but for one that looks at 100 rows of each table with texts.
+
+use std::collections::HashMap;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
+use crate::resource::suggest::secret_values::SecretValues;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 use crate::source::SourceError;
 use crate::source::catalogue::{character, oid, table_name};
@@ -61,16 +64,43 @@ from named join pg_stats s on s.schemaname = named.schema and s.tablename = name
   and s.inherited = named.inherited \
 where getdatabaseencoding() <> 'SQL_ASCII' or encode(convert_to(named.col::text, 'SQL_ASCII'), 'hex') ~ '{utf8}'";
 
-/// An expression depends on the columns that it names.
+/// An expression depends on the columns that it names; in PostgreSQL 14 the generated column itself does.
 const GENERATED_SQL: &str = "\
 select g.attrelid::int8 as oid, g.attname::text as column, s.attname::text as source \
 from pg_attribute g join pg_class c on c.oid = g.attrelid and not c.relispartition \
   join pg_attrdef f on f.adrelid = g.attrelid and f.adnum = g.attnum \
-  join pg_depend d on d.classid = 'pg_attrdef'::regclass and d.objid = f.oid and d.refclassid = 'pg_class'::regclass \
-    and d.refobjid = g.attrelid and d.refobjsubid > 0 and d.refobjsubid <> g.attnum \
-  join pg_attribute s on s.attrelid = g.attrelid and s.attnum = d.refobjsubid \
+  join lateral (select a.refobjsubid as number from pg_depend a where a.classid = 'pg_attrdef'::regclass and a.objid = f.oid \
+      and a.refclassid = 'pg_class'::regclass and a.refobjid = g.attrelid \
+    union select c.refobjsubid from pg_depend c where c.classid = 'pg_class'::regclass and c.objid = g.attrelid \
+      and c.objsubid = g.attnum and c.refclassid = 'pg_class'::regclass and c.refobjid = g.attrelid) d \
+    on d.number > 0 and d.number <> g.attnum \
+  join pg_attribute s on s.attrelid = g.attrelid and s.attnum = d.number \
 where g.attgenerated <> '' and (getdatabaseencoding() <> 'SQL_ASCII' \
   or encode(convert_to(concat(g.attname, s.attname), 'SQL_ASCII'), 'hex') ~ '{utf8}')";
+
+/// Columns whose values may be texts or bytes. A virtual column may fail when it is read, and foreign tables are elsewhere.
+const TEXTS_SQL: &str = "\
+select c.oid::int8 as oid, format('%I.%I', n.nspname, c.relname) as table, array_agg(a.attname::text order by a.attnum) as columns, \
+  array_agg(case when 'bytea'::regtype in (t.oid, t.typbasetype) then format('encode(substring(%I from 1 for 65), ''hex'')', a.attname) \
+    else format('left(%I::text, 129)', a.attname) end order by a.attnum) as values \
+from pg_class c join pg_namespace n on n.oid = c.relnamespace \
+  join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' \
+  join pg_type t on t.oid = a.atttypid \
+where c.relkind in ('r', 'p') and not c.relispartition and (t.typcategory = 'S' or 'bytea'::regtype in (t.oid, t.typbasetype)) \
+  and n.nspname <> 'information_schema' and n.nspname !~ '^pg_' and has_schema_privilege(n.oid, 'usage') \
+  and has_column_privilege(c.oid, a.attnum, 'select') \
+  and (getdatabaseencoding() <> 'SQL_ASCII' \
+    or encode(convert_to(concat(n.nspname, c.relname, a.attname), 'SQL_ASCII'), 'hex') ~ '{utf8}') \
+  and not exists (select from pg_partition_tree(c.oid) p join pg_class f on f.oid = p.relid where f.relkind = 'f') \
+group by c.oid, n.nspname, c.relname order by c.oid";
+
+/// Rows of a table whose values are looked at, at most.
+const ROWS_SAMPLED: usize = 100;
+
+/// Where a table is locked, or its rows can't be read, its values are not looked at.
+const SAMPLE_LIMITS: &str =
+    "savepoint sample; set local statement_timeout = '1s'; set local lock_timeout = '100ms'";
+const SAMPLE_END: &str = "rollback to sample; release sample";
 
 /// Reads the tables that may be served, and those that may not.
 ///
@@ -96,7 +126,43 @@ pub async fn read_survey(connection: &mut PgConnection) -> Result<Survey, Source
         let sources = columns.entry(row.try_get("column")?).or_default();
         sources.push(row.try_get("source")?);
     }
+    for row in &fetch(connection, TEXTS_SQL).await? {
+        if let Some(found) = read_sample(connection, row).await? {
+            survey.secret_values.insert(oid(row, "oid")?, found);
+        }
+    }
     Ok(survey)
+}
+
+/// The columns of a row of [`TEXTS_SQL`] whose values look like secrets; `None` if the values can't be read.
+async fn read_sample(
+    connection: &mut PgConnection,
+    row: &PgRow,
+) -> Result<Option<HashMap<String, SecretValues>>, SourceError> {
+    let table: &str = row.try_get("table")?;
+    let columns: Vec<String> = row.try_get("columns")?;
+    let values: Vec<String> = row.try_get("values")?;
+    let sql = format!(
+        "select array[{}] as sample from {table} limit {ROWS_SAMPLED}",
+        values.join(", ")
+    );
+    sqlx::raw_sql(SAMPLE_LIMITS)
+        .execute(&mut *connection)
+        .await?;
+    let statement = sqlx::query(AssertSqlSafe(sql)).persistent(false);
+    let sampled = statement.fetch_all(&mut *connection).await;
+    sqlx::raw_sql(SAMPLE_END).execute(&mut *connection).await?;
+    // In SQL_ASCII values are any bytes.
+    let rows = sampled.iter().flatten().map(|row| row.try_get("sample"));
+    let Ok(rows) = rows.collect::<Result<Vec<Vec<Option<String>>>, _>>() else {
+        return Ok(None);
+    };
+    let found = columns.into_iter().enumerate().filter_map(|(at, column)| {
+        let values = rows.iter().filter_map(|row| row.get(at)?.as_deref());
+        let found = SecretValues::of(&values.collect::<Vec<_>>())?;
+        Some((column, found))
+    });
+    Ok(Some(found.collect()))
 }
 
 /// The rows of a statement that has [`UTF8`] as `{utf8}`.

@@ -32,7 +32,7 @@ pub(super) fn text(suggestion: &Suggestion, is_writable: bool) -> String {
         file.out.push('\n');
         file.comment("Not served:");
     }
-    for LeftOut { name, why } in &suggestion.left_out {
+    for LeftOut { name, why, .. } in &suggestion.left_out {
         file.comment(&format!("{name} {why}"));
     }
     file.out

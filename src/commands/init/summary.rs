@@ -42,7 +42,10 @@ pub(super) fn text(
             "not in force: {parts} children and lookups; the file says why of each"
         ));
     }
-    for LeftOut { name, why } in &suggestion.left_out {
+    if let Some(line) = secrets(suggestion) {
+        tell(line);
+    }
+    for LeftOut { name, why, .. } in &suggestion.left_out {
         tell(format!("not served: {name} {why}"));
     }
     if active.is_empty() {
@@ -82,6 +85,34 @@ pub(super) fn text(
         }
     }
     told
+}
+
+/// Tells how many columns are left out that may hold secrets; `None` if there are none.
+fn secrets(suggestion: &Suggestion) -> Option<String> {
+    let mut secrets = BTreeSet::new();
+    for resource in suggestion.active() {
+        add_secrets(&resource.row, &mut secrets);
+    }
+    let columns = match secrets.len() {
+        0 => return None,
+        1 => "1 column".to_owned(),
+        count => format!("{count} columns"),
+    };
+    Some(format!(
+        "left out: {columns} that may hold secrets, by their names or their values; the file says why of each. Read it: other \
+         secrets are not recognised."
+    ))
+}
+
+/// Adds the columns of `row` and of those below it that are left out, since they may hold secrets.
+fn add_secrets<'s>(row: &'s SuggestedRow, secrets: &mut BTreeSet<(u32, &'s str)>) {
+    let left_out = row.left_out.iter().filter(|column| column.is_secret);
+    secrets.extend(left_out.map(|column| (row.table.oid, column.name.as_str())));
+    let children = row.children.iter().map(|child| &child.row);
+    let lookups = row.lookups.iter().map(|lookup| &lookup.row);
+    for below in children.chain(lookups) {
+        add_secrets(below, secrets);
+    }
 }
 
 /// The number of children and lookups of a row that are not in force.

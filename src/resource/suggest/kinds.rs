@@ -42,8 +42,30 @@ const MIGRATION_TABLES: [&str; 32] = [
 ];
 
 /// Parts of the names of columns that hold secrets, in lower case and without `_`.
-const SECRETS: [&str; 10] = [
+const SECRETS: &[&str] = &[
     "passw",
+    "passphrase",
+    "passcode",
+    "passcrypt",
+    "userpass",
+    "cryptpass",
+    "pwd",
+    "pswd",
+    "credential",
+    "credhash",
+    "recoverycode",
+    "backupcode",
+    "securitystamp",
+    "encryptedvalue",
+    "activationkey",
+    "actkey",
+    "loginkey",
+    "securekey",
+    "serverkey",
+    "storedkey",
+    "signingkey",
+    "encryptionkey",
+    "masterkey",
     "secret",
     "token",
     "salt",
@@ -54,6 +76,14 @@ const SECRETS: [&str; 10] = [
     "sessionkey",
     "sessiondata",
 ];
+
+/// Words of such names.
+const SECRET_WORDS: &[&str] = &[
+    "pass", "pw", "psw", "cred", "creds", "otp", "totp", "ha1", "ha1b", "psk", "nthash",
+];
+
+/// Words after which `pass` is no password: `pass_rate`.
+const PASSING: &[&str] = &["rate", "count", "mark", "type", "percentage", "score", "id"];
 
 /// Columns of a session of a web application.
 const SESSION_COLUMNS: [&str; 10] = [
@@ -141,7 +171,15 @@ pub(super) fn transience(table: &Table) -> Option<&'static str> {
 pub(super) fn is_secret(column: &str) -> bool {
     let letters = column.chars().filter(|c| c.is_alphanumeric());
     let letters: String = letters.flat_map(char::to_lowercase).collect();
-    SECRETS.iter().any(|part| letters.contains(part))
+    let words = words(column);
+    let is_word = |(at, word): (usize, &String)| {
+        let passes = word == "pass"
+            && words
+                .get(at + 1)
+                .is_some_and(|next| PASSING.contains(&next.as_str()));
+        SECRET_WORDS.contains(&word.as_str()) && !passes
+    };
+    SECRETS.iter().any(|part| letters.contains(part)) || words.iter().enumerate().any(is_word)
 }
 
 /// Whether values of a type have an attribute whose name says that it is secret.
@@ -154,6 +192,9 @@ pub(super) fn has_secret(value: &ValueType) -> bool {
         _ => false,
     }
 }
+
+/// Why a column with such a name is left out.
+pub(super) const SECRET_NAME: &str = "which may hold a secret";
 
 /// Why all readers would see rows of a table that row security hides from most roles.
 pub(super) fn exposure(table: &Table) -> Option<String> {
@@ -245,4 +286,117 @@ pub(super) fn begins_with_name(child: &str, parent: &str) -> bool {
     ];
     let mut stems = stems.into_iter().flatten();
     child != parent && stems.any(|stem| child.starts_with(&stem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// From the schemas of OpenStreetMap, Camunda, Crowd, WordPress, MusicBrainz, MediaWiki, Drupal, Joomla, GitLab, Mastodon,
+    /// Mattermost, Odoo, NetBox, Synapse, Keycloak, Nextcloud, Zabbix, phpBB, Redmine, Gitea, Liferay, Magento, PrestaShop, MyBB,
+    /// Invision, Kamailio, Asterisk, ejabberd, Vaultwarden, ASP.NET Identity, OTRS, Bugzilla, Matomo, Wiki.js, Samba and others.
+    #[test]
+    fn names_of_secrets_in_public_schemas_are_known() {
+        for name in [
+            "pass_crypt",
+            "pass_salt",
+            "PWD_",
+            "pwd_",
+            "SALT_",
+            "credential",
+            "user_pass",
+            "user_activation_key",
+            "ha1",
+            "ha1b",
+            "user_password",
+            "user_newpassword",
+            "user_token",
+            "user_email_token",
+            "pass",
+            "otpKey",
+            "otep_secret",
+            "encrypted_password",
+            "reset_password_token",
+            "otp_backup_codes",
+            "encrypted_otp_secret_iv",
+            "encrypted_value",
+            "runners_token",
+            "private_key",
+            "MfaSecret",
+            "mfasecret",
+            "password_crypt",
+            "totp_secret",
+            "password_hash",
+            "access_token",
+            "secret_data",
+            "credential_data",
+            "passwd",
+            "tls_psk",
+            "user_newpasswd",
+            "user_actkey",
+            "user_form_salt",
+            "hashed_password",
+            "crypted_password",
+            "passwd_hash",
+            "scratch_salt",
+            "password_",
+            "digest",
+            "rp_token",
+            "secure_key",
+            "loginkey",
+            "members_pass_hash",
+            "members_pass_salt",
+            "md5_cred",
+            "md5secret",
+            "serverkey",
+            "storedkey",
+            "SecurityStamp",
+            "PasswordHash",
+            "pw",
+            "cryptpassword",
+            "token_auth",
+            "tfaSecret",
+            "totp_recover",
+            "passphrase",
+            "api_token",
+            "apikey",
+            "ApiKey",
+            "signing_key",
+            "sessionKey",
+            "user_pwd",
+            "userPass",
+            "smtp_pass",
+            "db_creds",
+        ] {
+            assert!(is_secret(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn ordinary_names_are_no_secrets() {
+        for name in [
+            "id",
+            "name",
+            "passenger_id",
+            "passport_country",
+            "bypass",
+            "compass",
+            "passed",
+            "pass_rate",
+            "keyboard",
+            "key",
+            "author",
+            "footpath",
+            "accredited",
+            "opw",
+            "chapter",
+            "hat",
+            "monkey",
+            "spaces",
+            "passage",
+            "incredible",
+        ] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
 }

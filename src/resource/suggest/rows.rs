@@ -124,7 +124,12 @@ impl<'a> Suggester<'a> {
                     if column.not_null && !is_filled {
                         row.needed.push(name.clone());
                     }
-                    row.left_out.push(LeftOut { name, why });
+                    let is_secret = self.tables.secret(table, &name).is_some();
+                    row.left_out.push(LeftOut {
+                        name,
+                        why,
+                        is_secret,
+                    });
                 }
             }
         }
@@ -139,8 +144,7 @@ impl<'a> Suggester<'a> {
         if let Some(why) = &column.dependent {
             return Some(why.clone());
         }
-        let is_secret = self.tables.is_secret(table, &column.name);
-        is_secret.then(|| "which may hold a secret".to_owned())
+        self.tables.secret(table, &column.name).map(str::to_owned)
     }
 
     fn children(
@@ -312,7 +316,7 @@ impl<'a> Suggester<'a> {
             column.is_some_and(|column| {
                 column.not_null
                     && key_type(column).is_ok()
-                    && !self.tables.is_secret(table, name)
+                    && self.tables.secret(table, name).is_none()
                     && self.tables.no_column(table, name).is_none()
             })
         })

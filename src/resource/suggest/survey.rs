@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use crate::resource::catalogue::TableName;
+use crate::resource::suggest::secret_values::SecretValues;
 
 /// The tables of a database.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +15,8 @@ pub struct Survey {
     pub statistics: HashMap<u32, HashMap<String, ColumnStatistics>>,
     /// The columns of the same table that PostgreSQL computes a generated column from, by table and column.
     pub generated: HashMap<u32, HashMap<String, Vec<String>>>,
+    /// The columns of some of whose values the look of a secret is known, by table and column.
+    pub secret_values: HashMap<u32, HashMap<String, SecretValues>>,
 }
 
 /// A table or a view.

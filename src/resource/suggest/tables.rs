@@ -5,8 +5,9 @@ use std::collections::HashMap;
 use crate::resource::catalogue::{Catalogue, Column, ForeignKey, Table};
 use crate::resource::key::key_type;
 use crate::resource::sql::identifier;
-use crate::resource::suggest::kinds::{has_secret, is_of_migrations, is_secret};
+use crate::resource::suggest::kinds::{SECRET_NAME, has_secret, is_of_migrations, is_secret};
 use crate::resource::suggest::names::NAME_BYTES_MAX;
+use crate::resource::suggest::secret_values::SecretValues;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 
 /// Survey and catalogue, by oid.
@@ -161,19 +162,22 @@ impl<'a> Tables<'a> {
         sources.map_or(&[], Vec::as_slice)
     }
 
-    /// Whether a column may hold a secret: by its name, that of a part of its values, or that of a column which it refers to
-    /// or is computed from, directly or through others.
-    pub(super) fn is_secret(&self, table: &'a Table, column: &str) -> bool {
+    /// Why a column may hold a secret, as the end of a sentence about it: by its name, that of a part of its values, its
+    /// values, or by a column which it refers to or is computed from, directly or through others.
+    pub(super) fn secret(&self, table: &'a Table, column: &str) -> Option<&'static str> {
         let parts = table.column(column).map(|column| &column.value);
         if parts.is_some_and(has_secret) {
-            return true;
+            return Some(SECRET_NAME);
         }
         // Foreign keys may go in a circle.
         let mut seen: Vec<(u32, &str)> = Vec::new();
         let mut open = vec![(table, column)];
         while let Some((table, column)) = open.pop() {
             if is_secret(column) {
-                return true;
+                return Some(SECRET_NAME);
+            }
+            if let Some(values) = self.secret_values(table, column) {
+                return Some(values.why());
             }
             for source in self.sources(table, column) {
                 let place = (table.name.oid, source.as_str());
@@ -186,7 +190,7 @@ impl<'a> Tables<'a> {
                 let pairs = key.columns.iter().zip(&key.target_columns);
                 for (_, target) in pairs.filter(|(own, _)| *own == column) {
                     if is_secret(target) {
-                        return true;
+                        return Some(SECRET_NAME);
                     }
                     let place = (key.target, target.as_str());
                     if let Some(table) = self.usable(key.target).filter(|_| !seen.contains(&place))
@@ -197,7 +201,21 @@ impl<'a> Tables<'a> {
                 }
             }
         }
-        false
+        None
+    }
+
+    /// What the values of a column look like. Keys are often digests that are no secrets.
+    fn secret_values(&self, table: &Table, column: &str) -> Option<SecretValues> {
+        let found = *self
+            .survey
+            .secret_values
+            .get(&table.name.oid)?
+            .get(column)?;
+        let has = |columns: &[String]| columns.iter().any(|name| name == column);
+        let mut keys = table.unique_keys.iter().filter(|key| key.primary);
+        let is_key = keys.any(|key| has(&key.columns))
+            || table.foreign_keys.iter().any(|key| has(&key.columns));
+        Some(found).filter(|found| *found != SecretValues::Digests || !is_key)
     }
 
     /// The estimated rows.
