@@ -18,17 +18,7 @@ async fn larder_in(encoding: &str, sql: &str) -> TestService {
 
 /// A new database of this encoding, in which `sql` was run.
 pub(crate) async fn database_of(encoding: &str, sql: &str) -> String {
-    let url = TestCluster::database().await.url;
-    let mut connection = PgConnection::connect(&url).await.unwrap();
-    let name = format!("test_{}", Uuid::new_v4().simple());
-    let create =
-        format!("create database {name} encoding '{encoding}' locale 'C' template template0");
-    sqlx::raw_sql(AssertSqlSafe(create))
-        .execute(&mut connection)
-        .await
-        .unwrap();
-    let (server, _) = url.rsplit_once('/').unwrap();
-    let url = format!("{server}/{name}");
+    let url = database_with(&format!("encoding '{encoding}' locale 'C'")).await;
     execute(
         &url,
         "create table word (id text collate \"C\" primary key, body text)",
@@ -36,6 +26,20 @@ pub(crate) async fn database_of(encoding: &str, sql: &str) -> String {
     .await;
     execute(&url, sql).await;
     url
+}
+
+/// A new database with these options of `create database`.
+pub(crate) async fn database_with(options: &str) -> String {
+    let url = TestCluster::database().await.url;
+    let mut connection = PgConnection::connect(&url).await.unwrap();
+    let name = format!("test_{}", Uuid::new_v4().simple());
+    let create = format!("create database {name} template template0 {options}");
+    sqlx::raw_sql(AssertSqlSafe(create))
+        .execute(&mut connection)
+        .await
+        .unwrap();
+    let (server, _) = url.rsplit_once('/').unwrap();
+    format!("{server}/{name}")
 }
 
 /// A row with this text, of bytes of the database's encoding.

@@ -144,6 +144,51 @@ async fn assert_mended(sql: &str, toml: &str, expected: &[&str]) {
     assert_eq!(found(&url, toml).await, [""; 0], "{sql}");
 }
 
+/// The version of PostgreSQL, such as 150004.
+pub(crate) async fn version(url: &str) -> i32 {
+    let mut connection = PgConnection::connect(url).await.unwrap();
+    let version = "select current_setting('server_version_num')::int";
+    let version = sqlx::query_scalar(version).fetch_one(&mut connection);
+    let version = version.await.unwrap();
+    connection.close().await.unwrap();
+    version
+}
+
+/// PostgreSQL 18 refused the index on the column itself, and the one on the expression did not count.
+#[tokio::test]
+async fn a_filter_on_a_virtual_column_asks_for_an_index_on_its_expression() {
+    if version(&TestCluster::database().await.url).await < 180_000 {
+        return;
+    }
+    assert_mended(
+        "create table t (id int primary key, a int, b int generated always as (coalesce(a, 1) * 2));
+         insert into t (id, a) select g, g % 100 from generate_series(1, 5000) g; analyze",
+        "[[resource]]\nname = 't'\ntable = 't'\nfilters = ['b']\n",
+        &[
+            "missing-index public.t: create index concurrently \"t_b_id_idx\" on \"public\".\"t\" (((COALESCE(a, 1) * 2)), \"id\");",
+        ],
+    )
+    .await;
+}
+
+/// A temporal foreign key was left out, since no B-tree serves its period.
+#[tokio::test]
+async fn rows_that_refer_to_periods_need_an_index_on_the_other_columns() {
+    if version(&TestCluster::database().await.url).await < 180_000 {
+        return;
+    }
+    assert_mended(
+        "create extension btree_gist;
+         create table rate (id int, at daterange, n int primary key, unique (id, at without overlaps));
+         create table stay (rate_id int, during daterange, foreign key (rate_id, period during) references rate (id, period at))",
+        "[[resource]]\nname = 'rates'\ntable = 'rate'\n",
+        &[
+            "foreign-key public.stay: create index concurrently \"stay_rate_id_idx\" on \"public\".\"stay\" (\"rate_id\");",
+        ],
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn missing_indexes_of_documents_lists_and_passes_are_found() {
     assert_mended(

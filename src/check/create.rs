@@ -56,14 +56,21 @@ impl WantedIndex {
         })
     }
 
-    fn columns_sql(&self) -> String {
-        let names: Vec<String> = self.columns.iter().map(|name| identifier(name)).collect();
-        let names = names.join(", ");
-        match (self.operator_class, names.split_once(',')) {
-            (None, _) => names,
-            (Some(class), None) => format!("{names} {class}"),
-            (Some(class), Some((first, rest))) => format!("{first} {class},{rest}"),
-        }
+    /// The columns of `table`. PostgreSQL has no index on a virtual generated column, but on its expression.
+    fn columns_sql(&self, table: &TableShape) -> String {
+        let mut columns = self.columns.iter().map(|name| {
+            let expression = table
+                .column(name)
+                .and_then(|column| column.expression.as_ref());
+            expression.map_or_else(|| identifier(name), |expression| format!("({expression})"))
+        });
+        let first = columns.next().unwrap_or_default();
+        let first = match self.operator_class {
+            Some(class) => format!("{first} {class}"),
+            None => first,
+        };
+        let columns: Vec<String> = [first].into_iter().chain(columns).collect();
+        columns.join(", ")
     }
 
     /// The statements that create it on `table`, on whose parts in `lacking` it is missing, and what it takes there. The
@@ -84,7 +91,7 @@ impl WantedIndex {
         } else {
             for leaf in lacking {
                 let name = names.give(&leaf.name, &self.columns);
-                remedies.push(concurrently(&leaf.name, &name, &self.columns_sql()));
+                remedies.push(concurrently(&leaf.name, &name, &self.columns_sql(leaf)));
             }
         }
         let columns: Vec<&str> = self.columns.iter().map(String::as_str).collect();
@@ -104,10 +111,12 @@ impl WantedIndex {
 
     /// Statements that create it on each of `tables`.
     pub fn create_on_each(&self, tables: &[&TableShape]) -> Vec<String> {
-        let columns = self.columns_sql();
         let tables = tables.iter();
         tables
-            .map(|table| format!("create index on {} ({columns})", table.name.sql()))
+            .map(|table| {
+                let columns = self.columns_sql(table);
+                format!("create index on {} ({columns})", table.name.sql())
+            })
             .collect()
     }
 
@@ -119,7 +128,7 @@ impl WantedIndex {
         remedies: &mut Vec<Remedy>,
     ) -> String {
         let own = names.give(&table.name, &self.columns);
-        let columns = self.columns_sql();
+        let columns = self.columns_sql(table);
         remedies.push(Remedy {
             sql: format!(
                 "create index {} on only {} ({columns});",
@@ -133,7 +142,7 @@ impl WantedIndex {
                 'p' => self.create_on_partitions(names, below, remedies),
                 _ => {
                     let name = names.give(&below.name, &self.columns);
-                    remedies.push(concurrently(&below.name, &name, &columns));
+                    remedies.push(concurrently(&below.name, &name, &self.columns_sql(below)));
                     name
                 }
             };

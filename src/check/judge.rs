@@ -170,7 +170,8 @@ impl Judge<'_> {
         let what = if first.indexes.is_empty() {
             "which reads the whole table, since no index finds them"
         } else {
-            "which reads a whole index, since none begins with these columns"
+            "which reads an index that does not begin with these columns: the whole of it, or from PostgreSQL 18 on a part for \
+             each value of its first column"
         };
         let reason = format!(
             "{} rows of {} by ({}), {what}",

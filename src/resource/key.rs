@@ -98,11 +98,19 @@ pub enum KeyType {
 /// # Errors
 /// If the column can't be a part of a key, the end of a sentence about it.
 pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
-    if !column.deterministic {
-        return Err("has a nondeterministic collation, which calls different texts equal".into());
-    }
     if column.is_virtual {
         return Err("is a virtual generated column, whose value triggers do not see".into());
+    }
+    owner_type(column)
+}
+
+/// The type of a column whose values are those of a claim: as that of a part of a key. Triggers need not see its value.
+///
+/// # Errors
+/// As [`key_type`].
+pub(super) fn owner_type(column: &Column) -> Result<KeyType, String> {
+    if !column.deterministic {
+        return Err("has a nondeterministic collation, which calls different texts equal".into());
     }
     plain_key_type(column).ok_or_else(|| unsupported(column))
 }

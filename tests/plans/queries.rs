@@ -4,8 +4,9 @@ use larder::check::queries::split;
 use larder::source::plans::{Hypothetical, PlanOptions, PlanReport};
 use sqlx::{Connection, PgConnection};
 
-use super::{apply_all, described, report_with};
+use super::{apply_all, described, report_with, version};
 use crate::command::configured;
+use crate::database_encodings::database_with;
 use crate::harness::cluster::TestCluster;
 use crate::harness::larder_process::{run, stderr, stdout};
 use crate::harness::service::execute;
@@ -154,6 +155,41 @@ async fn statements_that_ask_for_nothing_are_silent() {
         report.unchecked.is_empty() && report.rejected.is_empty(),
         "{report:?}"
     );
+}
+
+/// `lc_collate` of a database says nothing if ICU orders its texts, and PostgreSQL's own provider (17) orders them by bytes.
+#[tokio::test]
+async fn the_provider_of_a_collation_decides_which_index_finds_prefixes() {
+    let url = TestCluster::database().await.url;
+    let version = version(&url).await;
+    let icu = "locale_provider icu icu_locale 'en-US' locale 'C'";
+    let builtin = "locale_provider builtin builtin_locale 'C.UTF-8' locale 'C.UTF-8'";
+    for (since, options, collation, class) in [
+        (150_000, icu, "", " text_pattern_ops"),
+        (150_000, icu, " collate \"C\"", ""),
+        (170_000, builtin, "", ""),
+        (170_000, "", " collate pg_c_utf8", ""),
+    ] {
+        if version < since {
+            continue;
+        }
+        let url = database_with(options).await;
+        let table = format!("create table t (id int primary key, name text{collation})");
+        execute(&url, &table).await;
+        let rows = "insert into t select g, 'n' || g from generate_series(1, 20000) g";
+        execute(&url, rows).await;
+        execute(&url, "analyze").await;
+        let sql = "select * from t where name like 'n1%'";
+        let report = check(&url, sql).await;
+        let [finding] = report.findings.as_slice() else {
+            panic!("{options}: {report:?}");
+        };
+        let told = described(finding);
+        let ending = format!("(\"name\"{class});");
+        assert!(told.ends_with(&ending), "{options}{collation}: {told}");
+        apply_all(&url, &report.findings).await;
+        assert_eq!(check(&url, sql).await.findings, [], "{options}");
+    }
 }
 
 /// An index of both columns finds few rows only if the range comes last.

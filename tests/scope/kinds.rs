@@ -3,7 +3,9 @@
 use axum::http::{Method, StatusCode};
 use serde_json::json;
 
+use crate::harness::cluster::TestCluster;
 use crate::harness::service::TestService;
+use crate::plans::version;
 use crate::scope::HASHES;
 
 /// A type, a claim, its value in SQL, another value, and the claim's value in documents.
@@ -106,5 +108,37 @@ async fn owners_are_of_every_type_of_keys() {
         assert_eq!(deleted.status, StatusCode::NOT_FOUND, "{of}");
         let foreign = write(Method::POST, &format!("/{of}"), r#"{"id":6,"o":null}"#).await;
         assert_eq!(foreign.status, StatusCode::FORBIDDEN, "{of}: {foreign:?}");
+    }
+}
+
+/// PostgreSQL computes it when the row is read (18), so triggers need not see it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_owner_may_be_a_virtual_column() {
+    if version(&TestCluster::database().await.url).await < 180_000 {
+        return;
+    }
+    let (client, hash) = HASHES[0];
+    let larder = TestService::start(
+        "create table note (id int primary key, person text, o text generated always as (lower(person)));
+         insert into note (id, person) values (1, 'Ann'), (2, 'Bob');",
+        &format!(
+            "[[auth.key]]\nname = '{client}'\nhash = '{hash}'\nroles = ['customer']\nclaims = {{ who = 'ann' }}\n\
+             [[resource]]\nname = 'notes'\ntable = 'note'\nread = ['customer']\nwrite = ['customer']\n\
+             [resource.owner]\ncolumn = 'o'\nclaim = 'who'\nroles = ['customer']\n"
+        ),
+    )
+    .await;
+    for _ in 0..2 {
+        for (path, status) in [("/notes/1", 200), ("/notes/2", 404)] {
+            let answer = larder.by(client, Method::GET, path, &[], "").await;
+            assert_eq!(answer.status, status, "{path}: {answer:?}");
+        }
+    }
+    for (body, status) in [
+        (r#"{"id":3,"person":"ANN"}"#, 201),
+        (r#"{"id":4,"person":"Bob"}"#, 403),
+    ] {
+        let answer = larder.by(client, Method::POST, "/notes", &[], body).await;
+        assert_eq!(answer.status, status, "{body}: {answer:?}");
     }
 }

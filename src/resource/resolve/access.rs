@@ -3,7 +3,7 @@
 use crate::resource::catalogue::{Table, is_same_set};
 use crate::resource::definition::{Located, LookupDefinition, ResourceDefinition};
 use crate::resource::kept::ALIASES_MAX;
-use crate::resource::key::{KeyColumn, key_type};
+use crate::resource::key::{KeyColumn, owner_type};
 use crate::resource::resolve::{Resolver, key_shape};
 use crate::resource::{Alias, LookupTargets, Owner, Row};
 
@@ -30,7 +30,7 @@ impl Resolver<'_> {
     fn owner_column(&mut self, table: &Table, name: &Located<String>) -> Option<KeyColumn> {
         let Located { value: name, place } = name;
         let column = self.column(table, name, place)?;
-        match key_type(column) {
+        match owner_type(column) {
             Ok(key_type) => Some(KeyColumn::new(column, key_type)),
             Err(why) => {
                 let why = why.replace("keys are", "owners, as keys, are");

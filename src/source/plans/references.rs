@@ -14,7 +14,8 @@ use crate::source::catalogue::oid;
 /// refuse null. `conenforced` came with PostgreSQL 18. Constraints of partitions follow from those of their tables.
 ///
 /// A foreign key may compare its column as another type: `numeric` for an `int4` that references one. No index on the column
-/// serves that, so such keys are left out.
+/// serves that, so such keys are left out. The `PERIOD` of a temporal foreign key, its last column (PostgreSQL 18), is left out, too: an
+/// index on the other columns finds the rows.
 const REFERENCES_SQL: &str = "\
 with recursive family (oid, root) as (select u.oid::oid, u.oid::oid from unnest($1::int8[]) u (oid) \
     union select i.inhrelid, family.root from family join pg_inherits i on i.inhparent = family.oid), \
@@ -29,20 +30,22 @@ select c.conname::text as name, t.oid::int8 as oid, n.nspname::text as schema, t
       then format('grant select (%s) on %I.%I to %I;', (select string_agg(quote_ident(a.attname), ', ' order by k.place) \
         from unnest(c.conkey) with ordinality k (number, place) join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number), \
         n.nspname, t.relname, current_user) end) as grants, \
-  array(select a.attname::text from unnest(c.conkey) with ordinality k(number, place) \
+  array(select a.attname::text from unnest(c.conkey[:w.compared]) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number order by k.place) as columns, \
-  array(select case when has_schema_privilege(b.namespace, 'usage') then '::' || format_type(b.oid, null) else '' end from unnest(c.confkey) with ordinality k(number, place) \
+  array(select case when has_schema_privilege(b.namespace, 'usage') then '::' || format_type(b.oid, null) else '' end from unnest(c.confkey[:w.compared]) with ordinality k(number, place) \
     join pg_attribute a on a.attrelid = c.confrelid and a.attnum = k.number \
     join base b on b.domain = a.atttypid and b.kind <> 'd' order by k.place) as types, \
-  array(select case when has_schema_privilege(o.oid, 'usage') then format('operator(%I.%s)', o.nspname, p.oprname) else p.oprname::text end from unnest(c.conpfeqop) with ordinality k(oid, place) \
+  array(select case when has_schema_privilege(o.oid, 'usage') then format('operator(%I.%s)', o.nspname, p.oprname) else p.oprname::text end from unnest(c.conpfeqop[:w.compared]) with ordinality k(oid, place) \
     join pg_operator p on p.oid = k.oid join pg_namespace o on o.oid = p.oprnamespace order by k.place) as operators \
-from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
+from pg_constraint c cross join lateral ( \
+    select cardinality(c.conkey) - coalesce((to_jsonb(c) ->> 'conperiod')::bool, false)::int as compared) w \
+  join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace \
   join pg_class f on f.oid = (select root from family where oid = c.confrelid order by root = oid desc, root limit 1) \
   join pg_namespace fn on fn.oid = f.relnamespace \
   left join pg_stat_user_tables s on s.relid = c.confrelid \
 where c.contype = 'f' and c.conparentid = 0 and n.nspname <> 'larder' \
   and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) \
-  and not exists (select from unnest(c.conkey, c.conpfeqop) k (number, operator) \
+  and not exists (select from unnest(c.conkey[:w.compared], c.conpfeqop[:w.compared]) k (number, operator) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number \
     join base b on b.domain = a.atttypid and b.kind <> 'd' join pg_operator p on p.oid = k.operator \
     where not exists (select from pg_amop o join pg_opclass d on d.opcfamily = o.amopfamily and d.opcdefault \

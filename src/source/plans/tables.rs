@@ -25,6 +25,9 @@ from family join pg_class c on c.oid = family.oid join pg_namespace n on n.oid =
 
 /// Values of these types may be equal and look different, so a B-tree keeps each of them (`nbtree`, `equalimage`).
 ///
+/// The provider of a collation decides how texts are ordered, not `lc_collate` alone: PostgreSQL's own one (17) by bytes, ICU never.
+/// A database has a provider since PostgreSQL 15.
+///
 /// A type without an operator class of its own has that of the type that it may be taken for (PostgreSQL: `GetDefaultOpClass`).
 const COLUMNS_SQL: &str = "\
 with recursive base (type, oid, below, kind) as ( \
@@ -39,8 +42,10 @@ select a.attrelid::int8 as oid, a.attname::text as name, b.typname::text as base
   coalesce(s.null_frac, 0)::float8 as nulls, \
   b.typname not in ('numeric', 'float4', 'float8', 'jsonb', 'interval') and b.typtype in ('b', 'e') and b.typelem = 0 \
     and coalesce(l.collisdeterministic, true) as deduplicated, \
-  a.attcollation = 0 or coalesce(l.collcollate in ('C', 'POSIX'), false) \
-    or l.collprovider = 'd' and d.datcollate in ('C', 'POSIX') as byte_order, \
+  a.attcollation = 0 or case coalesce(nullif(l.collprovider::text, 'd'), to_jsonb(d) ->> 'datlocprovider', 'c') when 'b' then true \
+    when 'c' then coalesce(case when l.collprovider = 'd' then d.datcollate else l.collcollate end in ('C', 'POSIX'), false) \
+    else false end as byte_order, \
+  case a.attgenerated when 'v' then pg_get_expr(f.adbin, f.adrelid) end as expression, \
   (select format_type(case when o.opcintype in ('anyenum'::regtype, 'anyarray'::regtype, 'anyrange'::regtype) then b.oid else o.opcintype end, null) \
     from ordered o where o.opcintype = b.oid or o.opcintype = 'anyenum'::regtype and b.typtype = 'e' \
       or o.opcintype = 'anyrange'::regtype and b.typtype = 'r' \
@@ -50,10 +55,12 @@ select a.attrelid::int8 as oid, a.attname::text as name, b.typname::text as base
 from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace \
   join base on base.type = a.atttypid and base.kind <> 'd' join pg_type b on b.oid = base.oid \
   join pg_database d on d.datname = current_database() \
-  left join pg_collation l on l.oid = a.attcollation \
+  left join pg_collation l on l.oid = a.attcollation left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum \
   left join pg_stats s on s.schemaname = n.nspname and s.tablename = c.relname and s.attname = a.attname and not s.inherited \
 where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and not a.attisdropped order by a.attrelid, a.attnum";
 
+/// An index on the expression of a virtual generated column is one on the column, for which PostgreSQL puts its expression.
+///
 /// `cluster` names rows by an index that it used before, so that one is needed. A column of an index is plain if a search by the operators of its column's type can use it. `indoption` has 1 for `desc`
 /// and 2 for `nulls first`.
 const INDEXES_SQL: &str = "\
@@ -63,15 +70,18 @@ select x.indrelid::int8 as oid, i.relname::text as name, m.amname::text as metho
     as is_needed, \
   pg_get_expr(x.indpred, x.indrelid) as predicate, \
   array(select a.attname::text from generate_series(0, x.indnkeyatts - 1) k \
-    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[k] and a.attnum <> 0 order by k) as columns, \
+    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = case x.indkey[k] when 0 then v.number else x.indkey[k] end order by k) as columns, \
   array(select coalesce(o.opcdefault and x.indcollation[k] in (0, a.attcollation), false) \
     from generate_series(0, x.indnkeyatts - 1) k join pg_opclass o on o.oid = x.indclass[k] \
-    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[k] and a.attnum <> 0 order by k) as plain, \
+    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = case x.indkey[k] when 0 then v.number else x.indkey[k] end order by k) as plain, \
   array(select coalesce(o.opcname in ('text_pattern_ops', 'varchar_pattern_ops', 'bpchar_pattern_ops') and x.indcollation[k] = a.attcollation, false) \
     from generate_series(0, x.indnkeyatts - 1) k join pg_opclass o on o.oid = x.indclass[k] \
-    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = x.indkey[k] and a.attnum <> 0 order by k) as patterns, \
+    left join pg_attribute a on a.attrelid = x.indrelid and a.attnum = case x.indkey[k] when 0 then v.number else x.indkey[k] end order by k) as patterns, \
   array(select x.indoption[k]::int4 from generate_series(0, x.indnkeyatts - 1) k order by k) as options \
 from pg_index x join pg_class i on i.oid = x.indexrelid join pg_am m on m.oid = i.relam \
+  left join lateral (select g.attnum as number from pg_attribute g join pg_attrdef f on f.adrelid = g.attrelid and f.adnum = g.attnum \
+    where g.attrelid = x.indrelid and g.attgenerated = 'v' and pg_get_expr(f.adbin, f.adrelid) = pg_get_expr(x.indexprs, x.indrelid) \
+    order by g.attnum limit 1) v on true \
 where x.indrelid = any($1::int8[]::oid[]) order by x.indrelid, i.relname";
 
 const NAMES_SQL: &str = "\
@@ -162,6 +172,7 @@ async fn read_columns(
             is_deduplicated: row.try_get("deduplicated")?,
             is_in_byte_order: row.try_get("byte_order")?,
             compared_as: row.try_get("compared_as")?,
+            expression: row.try_get("expression")?,
         });
     }
     Ok(())
