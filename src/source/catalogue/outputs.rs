@@ -13,7 +13,7 @@ use crate::source::catalogue::read_for_tables;
 ///
 /// Oids that are written as names (`regclass` and similar types, `aclitem`) are recognised by the output function, so
 /// that a type that a user has made with it counts, too. `to_json` calls a cast to `json` for a type that is not
-/// PostgreSQL's own. Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
+/// PostgreSQL's own, but not for composite types, arrays and domains, into which it looks (json.c, `json_categorize_type`). Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
 /// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
 /// definition (the labels of an enum, the attributes of a composite type).
 const DEPENDENT_SQL: &str = "\
@@ -33,6 +33,7 @@ const DEPENDENT_SQL: &str = "\
     from used u join pg_attribute a on a.attrelid = u.relation and a.attnum = u.number \
       join pg_type t on t.oid = u.type join pg_proc o on o.oid = t.typoutput \
       left join pg_cast c on c.castsource = t.oid and c.casttarget = 'json'::regtype and t.oid >= 16384 \
+        and t.typtype not in ('c', 'd') and t.typsubscript <> 'array_subscript_handler'::regproc \
       left join pg_proc f on f.oid = c.castfunc left join pg_language l on l.oid = f.prolang \
       cross join lateral (select format_type(t.oid, null) as type) n \
     where o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
