@@ -386,7 +386,7 @@ impl Database {
     /// too many connections.
     fn unavailable(&self, error: &sqlx::Error) -> SourceError {
         let Some(refusal) = error.as_database_error() else {
-            return SourceError::Unavailable(error.to_string());
+            return SourceError::Unavailable(login::failure(error));
         };
         let message = beginning(&self.url.masked(refusal.message()));
         if has_code(error, TOO_MANY_CONNECTIONS) {

@@ -3,6 +3,7 @@
 //! The messages of PostgreSQL are translated, so the cause is told by the SQLSTATE and, where one has several causes, by the
 //! function of PostgreSQL that raised it (auth.c, miscinit.c and postinit.c; the names are the same since PostgreSQL 9).
 
+use rustls::CertificateError;
 use sqlx::error::DatabaseError;
 use sqlx::postgres::PgDatabaseError;
 
@@ -48,6 +49,67 @@ const REFUSALS: [(&str, &str, &str); 7] = [
     ),
 ];
 
+/// What sqlx says before the names of the methods, if it knows none that the server offers. It has no type for that.
+const UNKNOWN_METHODS: &str = "unsupported SASL authentication mechanisms: ";
+
+/// Tells why a connection could not be opened that PostgreSQL has not refused, and what to do.
+pub(super) fn failure(error: &sqlx::Error) -> String {
+    let remedy = match error {
+        sqlx::Error::Protocol(text) => {
+            // The place in sqlx's source follows.
+            let text = text
+                .rsplit_once(" (")
+                .map_or(text.as_str(), |(text, _)| text);
+            return match text.strip_prefix(UNKNOWN_METHODS) {
+                Some(offered) => format!(
+                    "PostgreSQL offers no other authentication than {offered}, which larder does not know: let pg_hba.conf \
+                     demand scram-sha-256 or a client certificate (cert) of this user, by a line before, and reload it"
+                ),
+                None => text.to_owned(),
+            };
+        }
+        sqlx::Error::Io(cause) => {
+            let cause = cause.get_ref();
+            match cause.and_then(|cause| cause.downcast_ref::<rustls::Error>()) {
+                Some(rustls::Error::InvalidCertificate(why)) => certificate_remedy(why),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    match remedy {
+        Some(remedy) => format!("{error}: {remedy}"),
+        None => error.to_string(),
+    }
+}
+
+/// What to do about a certificate of the server. webpki's errors have no type of rustls.
+fn certificate_remedy(why: &CertificateError) -> Option<&'static str> {
+    let text = format!("{why:?}");
+    let has = |name: &str| text.contains(name);
+    if has("CaUsedAsEndEntity") {
+        Some(
+            "the server's certificate is one of a CA, as PostgreSQL's manual makes it; make a self-signed one by openssl req \
+             -new -x509 with -addext basicConstraints=critical,CA:FALSE and -addext subjectAltName=DNS:HOST",
+        )
+    } else if has("UnsupportedCertVersion") {
+        Some(
+            "the server's certificate has no extensions; it must be of version 3, with subjectAltName=DNS:HOST",
+        )
+    } else if has("NotValidForName") {
+        Some(
+            "the server's certificate must have the host of the URL as subjectAltName (DNS:HOST or IP:ADDRESS), since CN does \
+             not count; sslmode=verify-ca does not compare it",
+        )
+    } else if has("UnknownIssuer") {
+        Some(
+            "name the certificate of the issuer, or the server's own if it is self-signed, by sslrootcert",
+        )
+    } else {
+        None
+    }
+}
+
 /// The meaning of `error`, which PostgreSQL returned while a connection was being opened, if it does not let larder in.
 /// `message` is what may be told of its message.
 pub(super) fn refusal(error: &dyn DatabaseError, message: &str) -> Option<SourceError> {
@@ -84,6 +146,34 @@ fn remedy(code: &str, routine: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_driver_refuses_has_its_remedy() {
+        let place = "/src/sqlx-postgres-0.9.0/src/connection/sasl.rs:46";
+        for (text, part) in [
+            (
+                format!("{UNKNOWN_METHODS}OAUTHBEARER ({place})"),
+                "OAUTHBEARER, which larder does not know",
+            ),
+            (
+                format!("expected SASLFinal but received Ok ({place})"),
+                "SASLFinal",
+            ),
+        ] {
+            let told = failure(&sqlx::Error::Protocol(text));
+            assert!(told.contains(part) && !told.contains(".rs"), "{told}");
+        }
+        for (why, part) in [
+            (CertificateError::UnknownIssuer, "sslrootcert"),
+            (CertificateError::NotValidForName, "subjectAltName"),
+        ] {
+            let error = rustls::Error::InvalidCertificate(why);
+            let told = failure(&std::io::Error::other(error).into());
+            assert!(told.contains(part), "{told}");
+        }
+        let other = std::io::Error::other("connecting took too long");
+        assert!(failure(&other.into()).ends_with("connecting took too long"));
+    }
 
     #[test]
     fn each_cause_has_its_remedy() {

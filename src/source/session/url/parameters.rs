@@ -3,7 +3,7 @@
 use crate::source::session::url::UrlError;
 
 /// Variables that libpq reads where neither the URL nor its service sets the parameter, besides those that sqlx reads.
-pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
+pub(super) const ENVIRONMENT: [(&str, &str); 18] = [
     ("PGSSLMODE", "sslmode"),
     ("PGSSLROOTCERT", "sslrootcert"),
     ("PGSSLCRL", "sslcrl"),
@@ -20,6 +20,8 @@ pub(super) const ENVIRONMENT: [(&str, &str); 16] = [
     ("PGTARGETSESSIONATTRS", "target_session_attrs"),
     ("PGCONNECT_TIMEOUT", "connect_timeout"),
     ("PGPASSFILE", "passfile"),
+    ("PGMINPROTOCOLVERSION", "min_protocol_version"),
+    ("PGMAXPROTOCOLVERSION", "max_protocol_version"),
 ];
 
 /// What larder does with a parameter.
@@ -39,7 +41,7 @@ const NO_REVOCATION: &str =
 const TLS_VERSIONS: &str = "larder accepts TLS 1.2 and TLS 1.3";
 
 /// The parameters of libpq that larder knows.
-pub(super) const PARAMETERS: [(&str, Rule); 42] = [
+pub(super) const PARAMETERS: [(&str, Rule); 49] = [
     ("host", Rule::Obeyed),
     ("hostaddr", Rule::Obeyed),
     ("port", Rule::Obeyed),
@@ -65,6 +67,10 @@ pub(super) const PARAMETERS: [(&str, Rule); 42] = [
     ("keepalives_count", Rule::NoEffect),
     ("tcp_user_timeout", Rule::NoEffect),
     ("sslcompression", Rule::NoEffect),
+    ("oauth_issuer", Rule::NoEffect),
+    ("oauth_client_id", Rule::NoEffect),
+    ("oauth_client_secret", Rule::NoEffect),
+    ("oauth_scope", Rule::NoEffect),
     (
         "target_session_attrs",
         Rule::Only(
@@ -118,6 +124,24 @@ pub(super) const PARAMETERS: [(&str, Rule); 42] = [
     (
         "ssl_max_protocol_version",
         Rule::Only(&["TLSv1.3"], TLS_VERSIONS),
+    ),
+    (
+        "min_protocol_version",
+        Rule::Only(
+            &["3.0"],
+            "larder's PostgreSQL driver speaks version 3.0 of the protocol, as every server does; leave it out",
+        ),
+    ),
+    (
+        "max_protocol_version",
+        Rule::Only(
+            &["3.0", "3.2", "latest"],
+            "versions of the protocol are 3.0, 3.2 and latest; larder's PostgreSQL driver speaks 3.0",
+        ),
+    ),
+    (
+        "sslkeylogfile",
+        Rule::Refused("larder writes no keys of TLS to a file"),
     ),
     (
         "client_encoding",

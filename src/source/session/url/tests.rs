@@ -170,11 +170,19 @@ fn variables_count_where_the_url_says_nothing() {
         ("PGGSSENCMODE", "require", "gssencmode"),
         ("PGTARGETSESSIONATTRS", "standby", "target_session_attrs"),
         ("PGCONNECT_TIMEOUT", "s3cret", "connect_timeout"),
+        ("PGMINPROTOCOLVERSION", "3.2", "min_protocol_version"),
+        ("PGMAXPROTOCOLVERSION", "2.0", "max_protocol_version"),
     ] {
         let refused = with(url, variable, value).unwrap_err().to_string();
         assert!(refused.contains(parameter), "{variable}: {refused}");
         assert!(!refused.contains("s3cret"), "{refused}");
         assert!(with(url, variable, "").is_ok(), "{variable}");
+    }
+    for (variable, value) in [
+        ("PGMINPROTOCOLVERSION", "3.0"),
+        ("PGMAXPROTOCOLVERSION", "latest"),
+    ] {
+        assert!(with(url, variable, value).is_ok(), "{variable}");
     }
     let mode = |url, variable, value| {
         let parsed = with(url, variable, value).unwrap();
