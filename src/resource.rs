@@ -99,6 +99,8 @@ pub struct Resource {
     /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the
     /// rows, or larder's triggers on such a table are missing.
     pub uncached: Option<String>,
+    /// The tables of extensions whose rows the JSON of shown columns may depend on.
+    pub type_tables: Vec<TableName>,
     /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row
     /// security. It may change for a moment and leave no trace.
     pub row_security: Option<RowSecurity>,

@@ -134,6 +134,14 @@ impl Cache {
                 }
                 // Ranges, too, if too many sweeps wait for the disk.
                 Affected::Ranges(_) | Affected::All => {
+                    let definition = self.cached(resource).current.load();
+                    if definition
+                        .as_ref()
+                        .is_some_and(|one| !one.type_tables.is_empty())
+                    {
+                        // An extension may keep what it has read of its tables for a session.
+                        self.loader.renew_connections();
+                    }
                     self.versions.renew_epoch(resource);
                     overtaken.push(resource);
                 }

@@ -118,6 +118,13 @@ l (oid, line) as ( \
     union all select u.oid, concat_ws(' ', 'e', e.oid, e.xmin) from used u join pg_enum e on e.enumtypid = u.type \
     union all select u.oid, concat_ws(' ', 'm', a.attrelid, a.attnum, a.xmin) \
       from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
+    union all select x.oid, concat_ws(' ', 'd', d.objid, d.xmin) from ( \
+        select distinct u.oid, f.refobjid from used u join pg_type t on t.oid = u.type \
+          left join pg_cast j on j.castsource = t.oid and j.casttarget = 'json'::regtype cross join lateral ( \
+            select refobjid from pg_depend where classid = 'pg_proc'::regclass \
+              and objid = any(array[t.typoutput, j.castfunc]) and deptype = 'e' offset 0) f) x \
+      cross join lateral (select objid, xmin from pg_depend where refclassid = 'pg_extension'::regclass \
+        and refobjid = x.refobjid and classid = 'pg_class'::regclass and deptype = 'e' offset 0) d \
     union all select u.oid, concat_ws(' ', 'j', j.oid, j.xmin, f.xmin) from used u \
       join pg_cast j on j.castsource = u.type and j.casttarget = 'json'::regtype left join pg_proc f on f.oid = j.castfunc), \
 q (oid, state) as materialized (select c.oid, {state} \

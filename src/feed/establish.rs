@@ -250,8 +250,8 @@ impl Establishing<'_> {
         if is_altered && attempts_left > 0 {
             return Ok(None);
         }
-        self.require_new(&resources)?;
         mark_uncached(&mut resources, &definitions.watched, &pending);
+        self.require_new(&resources)?;
         Ok(Some(EstablishOutcome::Established(Box::new(Established {
             identity,
             resources,
@@ -433,7 +433,8 @@ fn require(
     }
 }
 
-/// Marks the resources with tables that lack triggers as uncached.
+/// Marks the resources with tables that lack triggers as uncached. Where such a table is one that a type depends on, and
+/// nothing but a right or an installation is missing, the resource does not fit.
 fn mark_uncached(
     resources: &mut [CheckedResource],
     watched: &WatchedTables,
@@ -444,11 +445,30 @@ fn mark_uncached(
         let lacking = pending
             .iter()
             .find(|pending| i64::from(pending.table.oid) == *oid);
-        if let (Some(PendingTriggers { table, reason, .. }), Ok(resource)) =
-            (lacking, ResourceId::try_from(*resource))
-        {
-            let reason = format!("{table} lacks triggers of larder: {reason}");
-            reasons.entry(resource).or_insert(reason);
+        let (
+            Some(PendingTriggers {
+                table,
+                reason,
+                is_waiting,
+            }),
+            Ok(id),
+        ) = (lacking, ResourceId::try_from(*resource))
+        else {
+            continue;
+        };
+        let reason = format!("{table} lacks triggers of larder: {reason}");
+        let place = match resources.get(id.index()) {
+            Some(Ok(resource)) if !is_waiting && resource.type_tables.contains(table) => {
+                Some(resource.place.clone())
+            }
+            _ => None,
+        };
+        if let (Some(place), Some(checked)) = (place, resources.get_mut(id.index())) {
+            let message =
+                format!("the text of a type of its columns depends on {table}, and {reason}");
+            *checked = Err(vec![Mistake { place, message }]);
+        } else {
+            reasons.entry(id).or_insert(reason);
         }
     }
     for (resource, reason) in reasons {

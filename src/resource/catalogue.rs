@@ -213,6 +213,8 @@ pub struct Column {
     pub identity_always: bool,
     /// If its JSON may change without a change of its row, the reason, in words that follow the column's name.
     pub dependent: Option<String>,
+    /// The tables of extensions that its JSON may depend on.
+    pub type_tables: Vec<TableName>,
 }
 
 /// Whether both have the same columns, in any order.

@@ -18,7 +18,7 @@ use crate::resource::{Pair, Resource, Row};
 pub struct Link {
     /// The table whose changes are logged.
     pub table: TableName,
-    /// The columns that are logged.
+    /// The columns that are logged. Without any, each change is logged as one of all keys.
     pub columns: Vec<KeyColumn>,
     /// How the logged text leads to documents of the resource.
     pub mapping: KeyMapping,
@@ -154,7 +154,8 @@ fn column_list(columns: &[KeyColumn]) -> String {
     names.join(",")
 }
 
-/// The links of a resource, the root's first, each once.
+/// The links of a resource, the root's first, each once. Those of tables that types depend on have no columns: a change
+/// concerns all documents.
 pub fn links(resource: &Resource) -> Vec<Link> {
     let root = PathStep {
         table: &resource.root.table,
@@ -167,6 +168,12 @@ pub fn links(resource: &Resource) -> Vec<Link> {
         mapping: KeyMapping::Direct,
     }];
     collect(&resource.root, &mut vec![root], &mut links);
+    let of_types = resource.type_tables.iter().cloned();
+    links.extend(of_types.map(|table| Link {
+        table,
+        columns: Vec::new(),
+        mapping: KeyMapping::Direct,
+    }));
     links
 }
 

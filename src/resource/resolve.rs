@@ -4,6 +4,7 @@
 mod access;
 mod joins;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::resource::catalogue::{Catalogue, Column, Descendant, Table, TableName};
@@ -116,6 +117,7 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
+            type_tables: self.type_tables(&root),
             documents_sql: documents_sql(&key, &root, &kept, None),
             checked_sql: row_security
                 .as_ref()
@@ -130,6 +132,24 @@ impl<'a> Resolver<'a> {
             key,
             root,
         })
+    }
+
+    /// The tables of extensions that the columns which a document with this root shows may depend on.
+    fn type_tables(&self, root: &Row) -> Vec<TableName> {
+        let mut tables = BTreeMap::new();
+        for row in root.with_rows_below() {
+            let columns = self.catalogue.table(&row.table).map(|table| &table.columns);
+            let is_shown = |name: &str| row.fields.iter().any(|field| field.column == name);
+            let shown = columns.into_iter().flatten();
+            let shown = shown.filter(|column| is_shown(&column.name));
+            tables.extend(shown.flat_map(|column| {
+                column
+                    .type_tables
+                    .iter()
+                    .map(|table| (table.oid, table.clone()))
+            }));
+        }
+        tables.into_values().collect()
     }
 
     /// The tables of the catalogue that a document with this root shows, root first.

@@ -263,6 +263,7 @@ async fn read_columns(
             is_virtual: row.try_get("virtual")?,
             identity_always: row.try_get("identity_always")?,
             dependent: None,
+            type_tables: Vec::new(),
         });
         Ok(())
     })

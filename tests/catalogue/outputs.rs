@@ -4,7 +4,10 @@ use sqlx::{Connection, PgConnection};
 
 use super::mistakes::{CatalogueMistake, case};
 use super::{assert_told, file_of, mistakes};
-use crate::harness::cluster::TestCluster;
+use crate::command::value;
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::{TestCluster, TestRole};
+use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
 
 /// The types whose output shows an oid as a name.
@@ -154,4 +157,95 @@ async fn columns_that_are_left_out_and_casts_in_c_are_served() {
         let expected = r#"{"id":1,"c":{"a": "1"},"d":[{"b": "2"}]}"#;
         assert_eq!(larder.get("/sets/1").await.body, expected);
     }
+}
+
+const OF_EXTENSIONS: &str = "
+    create extension hstore; create extension ltree;
+    create table units (id int); create table labels (id int primary key, name text);
+    alter extension hstore add table units; alter extension ltree add table labels;
+    create domain trail as ltree; create type place as (trail trail, n int);
+    create table sets (id int primary key, c hstore[]);
+    create table trees (id int primary key, c place);
+    create table plain (id int primary key);
+    insert into sets values (1, array['a=>1'::hstore]); insert into trees values (1, row('a.b', 1));
+    insert into plain values (1);";
+
+/// The server processes that have read documents of `sets`.
+const READERS: &str = "select coalesce(array_agg(pid), '{}') from pg_stat_activity where datname = current_database() \
+    and pid <> pg_backend_pid() and query like '%sets%' and query not like '%larder.change%'";
+
+/// The text of PostGIS's `geometry` depends on `spatial_ref_sys`. A change there reached no cached document, nor the
+/// sessions in which the extension had read it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_of_an_extensions_table_ends_documents_with_its_types() {
+    let paths = ["/sets/1", "/trees/1", "/plain/1"];
+    let mut file = "[feed]\nmax_staleness = '30s'\n".to_owned();
+    for name in ["sets", "trees", "plain"] {
+        file += &format!("[[resource]]\nname = '{name}'\ntable = '{name}'\n");
+    }
+    let larder = TestService::start(OF_EXTENSIONS, &file).await;
+    for (change, ended) in [
+        ("insert into units values (1)", 0),
+        ("insert into labels values (1, 'a')", 1),
+        ("update labels set name = 'b'", 1),
+        ("delete from units", 0),
+        ("truncate labels", 1),
+    ] {
+        for path in paths {
+            eventually("a hit", async || {
+                is_hit(&larder.get(path).await).then_some(())
+            })
+            .await;
+        }
+        let before: Vec<i32> = value(&larder.url, READERS).await;
+        larder.execute(change).await;
+        eventually("a miss", async || {
+            (!is_hit(&larder.get(paths[ended]).await)).then_some(())
+        })
+        .await;
+        for (number, path) in paths.iter().enumerate() {
+            let is_kept = number == ended || is_hit(&larder.get(path).await);
+            assert!(is_kept, "{path} after {change}");
+        }
+        if ended == 0 {
+            let now: Vec<i32> = value(&larder.url, READERS).await;
+            assert!(
+                now.iter().all(|pid| !before.contains(pid)),
+                "{before:?} {now:?}"
+            );
+        }
+    }
+}
+
+/// Without triggers on the extension's table, and for a function of which nobody knows what it reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn types_that_read_what_can_not_be_watched_are_refused() {
+    let url = TestCluster::database().await.url;
+    execute(&url, OF_EXTENSIONS).await;
+    let alone = "create type tint as enum ('red');
+        create function tint_json(tint) returns json language c immutable as '$libdir/hstore', 'hstore_to_json';
+        create cast (tint as json) with function tint_json(tint); create table tints (id int primary key, c tint[])";
+    execute(&url, alone).await;
+    let told = mistakes(&url, "[[resource]]\nname = 'tints'\ntable = 'tints'").await;
+    let place = "larder.toml:3: resource[0].table: ".to_owned();
+    assert_told(
+        &told,
+        &[(
+            place,
+            "shown by public.tint_json(public.tint), a function in C that belongs to no extension, so that",
+        )],
+    );
+
+    let role = TestRole::create(&url).await;
+    let name = &role.name;
+    let grants = format!(
+        "grant create on database {} to {name}; alter table sets owner to {name}; grant usage, create on schema public to {name}",
+        value::<String>(&url, "select quote_ident(current_database())").await
+    );
+    execute(&url, &grants).await;
+    let told = mistakes(&role.url, "[[resource]]\nname = 'sets'\ntable = 'sets'").await;
+    let told: Vec<String> = told.iter().map(ToString::to_string).collect();
+    let told = told.join("\n");
+    assert!(told.contains("depends on public.units, and"), "{told}");
+    assert!(told.contains(&format!("to \"{name}\";")), "{told}");
 }

@@ -108,6 +108,9 @@ impl Inspection {
                     tables.entry(i64::from(part.name.oid)).or_insert(false);
                 }
             }
+            for table in &resource.type_tables {
+                tables.entry(i64::from(table.oid)).or_insert(false);
+            }
             let number = i32::try_from(index).unwrap_or(i32::MAX);
             for (oid, is_named) in tables {
                 watched.resources.push(number);

@@ -16,6 +16,10 @@ use crate::resource::link::{Link, PathKind, sql_literal};
 /// few tests. Names of transition tables are resolved before those of other tables, whatever the search path is
 /// (PostgreSQL's parse_clause.c, `getNSItemForSpecialRelationTypes`).
 pub(super) fn function_body(link: &Link, level: TriggerLevel, config: &FeedConfig) -> String {
+    if link.columns.is_empty() {
+        let whole = truncate_body(link, config);
+        return format!("\nbegin\n{whole}  return null;\nend\n");
+    }
     let by_statement = match level {
         TriggerLevel::Statement => statement_body(link, config),
         TriggerLevel::Row { .. } => truncate_body(link, config),

@@ -182,6 +182,7 @@ fn column(text: &str) -> Column {
         is_virtual: false,
         identity_always: false,
         dependent: None,
+        type_tables: Vec::new(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
 
-use crate::resource::catalogue::Table;
+use crate::resource::catalogue::{Table, TableName};
 use crate::source::SourceError;
 use crate::source::catalogue::read_for_tables;
 
@@ -13,7 +13,12 @@ use crate::source::catalogue::read_for_tables;
 ///
 /// Oids that are written as names (`regclass` and similar types, `aclitem`) are recognised by the output function, so
 /// that a type that a user has made with it counts, too. `to_json` calls a cast to `json` for a type that is not
-/// PostgreSQL's own, but not for composite types, arrays and domains, into which it looks (json.c, `json_categorize_type`). Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
+/// PostgreSQL's own, but not for composite types, arrays and domains, into which it looks (json.c,
+/// `json_categorize_type`). Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
+///
+/// A function in C may read tables, and PostgreSQL knows nothing of it: that of PostGIS's `geometry` reads
+/// `spatial_ref_sys`. It is taken to read all tables of the extension that it belongs to, which are watched. One that
+/// belongs to none may read any.
 /// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
 /// definition (the labels of an enum, the attributes of a composite type).
 const DEPENDENT_SQL: &str = "\
@@ -27,16 +32,34 @@ const DEPENDENT_SQL: &str = "\
         union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
         union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid) part where part.type <> 0) \
     select u.relation::int8 as oid, a.attname::text as column, \
-      case when f.oid is null then format('whose text depends on other rows than its own (type %s)', n.type) \
-        else format('which the cast of type %s to json by %s makes JSON, and that is not an immutable function in C', \
-          n.type, f.oid::regprocedure) end as why \
+      case when o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
+          then format('whose text depends on other rows than its own (type %s)', n.type) \
+        when f.provolatile <> 'i' or l.lanname not in ('c', 'internal') then \
+          format('which the cast of type %s to json by %s makes JSON, and that is not an immutable function in C', \
+            n.type, f.oid::regprocedure) \
+        when c.alone is not null then format('whose type %s is shown by %s, a function in C that belongs to no extension, \
+          so that larder can''t know which tables it reads', n.type, c.alone::regprocedure) end as why, \
+      k.oids, k.schemas, k.names \
     from used u join pg_attribute a on a.attrelid = u.relation and a.attnum = u.number \
       join pg_type t on t.oid = u.type join pg_proc o on o.oid = t.typoutput \
-      left join pg_cast c on c.castsource = t.oid and c.casttarget = 'json'::regtype and t.oid >= 16384 \
+      left join pg_cast j on j.castsource = t.oid and j.casttarget = 'json'::regtype and t.oid >= 16384 \
         and t.typtype not in ('c', 'd') and t.typsubscript <> 'array_subscript_handler'::regproc \
-      left join pg_proc f on f.oid = c.castfunc left join pg_language l on l.oid = f.prolang \
+      left join pg_proc f on f.oid = j.castfunc left join pg_language l on l.oid = f.prolang \
+      cross join lateral (select min(p.oid::int8) filter (where d.refobjid is null)::oid as alone, \
+          array_agg(d.refobjid) as extensions \
+        from pg_proc p join pg_language b on b.oid = p.prolang and b.lanname = 'c' \
+          left join pg_depend d on d.classid = 'pg_proc'::regclass and d.objid = p.oid \
+            and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' \
+        where p.oid in (o.oid, f.oid) and p.oid >= 16384) c \
+      cross join lateral (select coalesce(array_agg(r.oid::int8), '{}') as oids, \
+          coalesce(array_agg(s.nspname::text), '{}') as schemas, coalesce(array_agg(r.relname::text), '{}') as names \
+        from pg_depend d join pg_class r on r.oid = d.objid and r.relkind in ('r', 'p') \
+          join pg_namespace s on s.oid = r.relnamespace \
+        where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' \
+          and d.refobjid = any(c.extensions)) k \
       cross join lateral (select format_type(t.oid, null) as type) n \
-    where o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
+    where k.oids <> '{}' or c.alone is not null \
+      or o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
       or f.oid is not null and (f.provolatile <> 'i' or l.lanname not in ('c', 'internal')) \
     order by u.relation, u.number, u.type";
 
@@ -51,7 +74,19 @@ pub(super) async fn read_dependent_columns(
         let name: &str = row.try_get("column")?;
         let mut columns = table.columns.iter_mut();
         if let Some(column) = columns.find(|column| column.name == name) {
-            column.dependent = Some(row.try_get("why")?);
+            let why: Option<String> = row.try_get("why")?;
+            column.dependent = why.or(column.dependent.take());
+            let oids: Vec<i64> = row.try_get("oids")?;
+            let schemas: Vec<String> = row.try_get("schemas")?;
+            let names: Vec<String> = row.try_get("names")?;
+            let read = oids.into_iter().zip(schemas).zip(names);
+            column
+                .type_tables
+                .extend(read.map(|((oid, schema), name)| TableName {
+                    oid: u32::try_from(oid).unwrap_or_default(),
+                    schema,
+                    name,
+                }));
         }
         Ok(())
     })
