@@ -30,7 +30,8 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         plain_type: SqlType::Named(String::new()),
         value: value.clone(),
         nullable: true,
-        default: None,
+        has_default: false,
+        sequences: Vec::new(),
         generated: false,
         key_type: None,
         identity_always: false,
@@ -52,6 +53,8 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         unique: Vec::new(),
         pointers: Vec::new(),
         has_before_insert: false,
+        tables: Vec::new(),
+        constraints: Vec::new(),
     }
 }
 

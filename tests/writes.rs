@@ -4,6 +4,7 @@ mod bodies;
 mod bulk;
 mod concurrent;
 mod conditions;
+mod defaults;
 mod documents;
 mod encoded_bodies;
 mod errors;

@@ -20,7 +20,7 @@ use crate::http::internal_error::InternalError;
 use crate::resource::body::BodyError;
 use crate::resource::key::KeyError;
 use crate::source::SourceError;
-use crate::source::writes::{Refusal, WriteError};
+use crate::source::writes::{Refusal, Violation, WriteError};
 
 const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
 
@@ -86,6 +86,23 @@ enum AcceptedBodies {
 struct FieldError {
     pointer: String,
     detail: String,
+    /// The violated constraint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    constraint: Option<String>,
+    /// SQLSTATE.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<String>,
+}
+
+impl FieldError {
+    fn new(pointer: String, detail: impl Into<String>) -> Self {
+        Self {
+            pointer,
+            detail: detail.into(),
+            constraint: None,
+            code: None,
+        }
+    }
 }
 
 /// The body of a response, which serializes to JSON.
@@ -188,7 +205,9 @@ problems! {
     WRITE_UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached; nothing was written";
     /// PostgreSQL reported an error that the client did not cause.
     NOT_WRITTEN = INTERNAL_SERVER_ERROR, "PostgreSQL could not write this document; nothing was written";
-    CONFLICT = CONFLICT, "it conflicts with an existing row (unique or foreign key constraint)";
+    CONFLICT = CONFLICT, "it conflicts with an existing row, which has a value that must be unique (unique constraint)";
+    UNRELATED = CONFLICT,
+        "it refers to a row that does not exist, or another row refers to one that it changes (foreign key constraint)";
     EXCLUDED = CONFLICT, "it conflicts with an existing row (exclusion constraint)";
     CHANGED_BY_TRIGGER = CONFLICT,
         "a trigger of the database has changed the row that the write was about to change; nothing was changed";
@@ -480,10 +499,9 @@ impl From<BodyError> for Problem {
                 Self::new(StatusCode::CONFLICT, detail)
             }
             BodyError::Mismatches(mismatches) => {
-                let errors = mismatches.into_iter().map(|mismatch| FieldError {
-                    pointer: mismatch.pointer,
-                    detail: mismatch.message,
-                });
+                let errors = mismatches.into_iter();
+                let errors =
+                    errors.map(|mismatch| FieldError::new(mismatch.pointer, mismatch.message));
                 Self {
                     errors: errors.collect(),
                     ..Self::INVALID_DOCUMENT
@@ -516,9 +534,8 @@ impl From<WriteError> for Problem {
             WriteError::Refused {
                 code,
                 refusal,
-                pointer,
-                constraint: _,
-            } => Self::refused(code, refusal, pointer),
+                violation,
+            } => Self::refused(code, refusal, violation),
         }
     }
 }
@@ -530,10 +547,9 @@ impl Problem {
     }
 
     fn foreign_targets(pointers: Vec<String>) -> Self {
-        let errors = pointers.into_iter().map(|pointer| FieldError {
-            pointer,
-            detail: "points to a row that is neither the client's own nor shared".to_owned(),
-        });
+        let detail = "points to a row that is neither the client's own nor shared";
+        let errors = pointers.into_iter();
+        let errors = errors.map(|pointer| FieldError::new(pointer, detail));
         Self {
             errors: errors.collect(),
             ..Self::FOREIGN_TARGETS
@@ -541,10 +557,8 @@ impl Problem {
     }
 
     fn hidden(pointers: Vec<String>) -> Self {
-        let errors = pointers.into_iter().map(|pointer| FieldError {
-            pointer,
-            detail: "has the key of a hidden row".to_owned(),
-        });
+        let errors = pointers.into_iter();
+        let errors = errors.map(|pointer| FieldError::new(pointer, "has the key of a hidden row"));
         Self {
             problem_type: ProblemType::HiddenRow,
             errors: errors.collect(),
@@ -561,11 +575,12 @@ impl Problem {
         Self::new(StatusCode::CONFLICT, detail).with_code(code)
     }
 
-    fn refused(code: String, refusal: Refusal, pointer: Option<String>) -> Self {
+    fn refused(code: String, refusal: Refusal, violation: Violation) -> Self {
         let mut problem = match refusal {
             Refusal::Conflict => match code.as_str() {
                 "23P01" => Self::EXCLUDED,
                 "27000" => Self::CHANGED_BY_TRIGGER,
+                "23503" | "23001" => Self::UNRELATED,
                 _ => Self::CONFLICT,
             },
             Refusal::Invalid => Self::INVALID_VALUES,
@@ -577,13 +592,32 @@ impl Problem {
                 "a trigger of the database refused the write",
             ),
         };
+        let Violation {
+            constraint,
+            pointers,
+            ..
+        } = violation;
+        if let Some(constraint) = &constraint {
+            problem.detail = format!("{}: {constraint}", problem.detail).into();
+        }
         let detail = match code.as_str() {
             // not_null_violation, of a column that a trigger could have set
-            "23502" => "must not be null".to_owned(),
-            _ => problem.detail.clone().into_owned(),
+            "23502" => "must not be null",
+            "23505" => "must be unique, and another row has this value, or these values together",
+            "23503" | "23001" => {
+                "refers to a row that does not exist, or is referred to by another row"
+            }
+            "23514" => "violates a check constraint",
+            code if code.starts_with("22") => "is not a value that the column can have",
+            _ => &*problem.detail,
         };
-        let fault = pointer.map(|pointer| FieldError { pointer, detail });
-        problem.errors.extend(fault);
+        let errors = pointers.into_iter().map(|pointer| FieldError {
+            constraint: constraint.clone(),
+            code: Some(code.clone()),
+            ..FieldError::new(pointer, detail)
+        });
+        let errors: Vec<FieldError> = errors.collect();
+        problem.errors = errors;
         problem.with_code(code)
     }
 }

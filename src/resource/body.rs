@@ -11,7 +11,7 @@ mod parse;
 mod rows;
 mod split;
 #[cfg(test)]
-mod testing;
+pub(super) mod testing;
 mod values;
 
 use std::borrow::Cow;

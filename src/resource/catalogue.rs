@@ -83,8 +83,23 @@ pub struct Table {
     pub indexes: Vec<Vec<String>>,
     /// Partitions and inheriting tables at all levels.
     pub descendants: Vec<Descendant>,
+    /// Constraints and unique indexes of the table and its descendants, and the domains of its columns.
+    pub constraints: Vec<Constraint>,
     /// What runs when its rows are written.
     pub on_write: OnWrite,
+}
+
+/// A constraint or a unique index, by the names that PostgreSQL's errors have; or a domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Constraint {
+    /// The schema of the table or domain.
+    pub schema: String,
+    /// The table that has it, which may be a descendant; or the domain.
+    pub table: String,
+    /// Its name; `None` for all constraints of a domain.
+    pub name: Option<String>,
+    /// The columns that it depends on; the columns of the domain.
+    pub columns: Vec<String>,
 }
 
 /// What PostgreSQL runs when rows of a table, or of its descendants, are written, besides larder's own triggers.
@@ -202,9 +217,11 @@ pub struct Column {
     pub value: ValueType,
     /// It or its domain is `not null`.
     pub not_null: bool,
-    /// SQL for the value of a row that is inserted without one: the default of the column or of its domain, or
-    /// `nextval(…)` for an identity column.
-    pub default: Option<String>,
+    /// PostgreSQL gives it a value in a row that is inserted without one: it or its domain has a default, or it is an
+    /// identity column.
+    pub has_default: bool,
+    /// The sequences that its default calls, as `schema.name`, quoted where that is needed.
+    pub sequences: Vec<String>,
     /// PostgreSQL computes it from other columns.
     pub generated: bool,
     /// PostgreSQL computes it when it is read (PostgreSQL 18). Triggers do not see its value.

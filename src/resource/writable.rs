@@ -1,12 +1,14 @@
 //! The rows that a document is written to, and the rows that the body of a write consists of.
 
+mod given;
 mod owned;
 
-use crate::resource::catalogue::{Catalogue, Column, Table, TableName};
+use crate::resource::catalogue::{Catalogue, Column, Constraint, Table, TableName};
 use crate::resource::condition::Condition;
 use crate::resource::key::{KeyColumn, KeyType};
 use crate::resource::sql_type::SqlType;
 use crate::resource::value::ValueType;
+pub use crate::resource::writable::given::GivenColumns;
 pub use crate::resource::writable::owned::{OwnerColumn, Pointer};
 use crate::resource::{Child, Owner, Pair, Row};
 
@@ -57,6 +59,10 @@ pub struct Level {
     pub pointers: Vec<Pointer>,
     /// A trigger is called before a row is inserted, which it may change or leave out.
     pub has_before_insert: bool,
+    /// Schemas and names of the table and its descendants.
+    pub tables: Vec<(String, String)>,
+    /// What PostgreSQL's errors may name.
+    pub constraints: Vec<Constraint>,
 }
 
 /// A member of the JSON object of a row.
@@ -98,8 +104,10 @@ pub struct WritableColumn {
     pub value: ValueType,
     /// It may be null.
     pub nullable: bool,
-    /// SQL for the value of a row that is inserted without one; for an identity column `nextval(…)`.
-    pub default: Option<String>,
+    /// PostgreSQL gives it a value in a row that is inserted without one.
+    pub has_default: bool,
+    /// The sequences that its default calls.
+    pub sequences: Vec<String>,
     /// PostgreSQL computes it from other columns. It can be read, not written.
     pub generated: bool,
     /// Its type as a part of the resource's key, or of a link whose texts have several spellings; `None` if it is none.
@@ -469,6 +477,11 @@ impl Level {
             unique: Vec::new(),
             pointers: Vec::new(),
             has_before_insert: table.on_write.has_before_insert,
+            tables: std::iter::once(&table.name)
+                .chain(table.descendants.iter().map(|descendant| &descendant.name))
+                .map(|name| (name.schema.clone(), name.name.clone()))
+                .collect(),
+            constraints: table.constraints.clone(),
         }
     }
 
@@ -486,8 +499,15 @@ impl Level {
         let column = &self.columns[at];
         let is_key = self.parent.is_none() && self.key.contains(&at);
         // A key with a default is left out rather than null.
-        let may_be_set = self.has_before_insert && !(is_key && column.default.is_some());
+        let may_be_set = self.has_before_insert && !(is_key && column.has_default);
         may_be_set || column.nullable && !is_key
+    }
+
+    /// The columns that statements may write.
+    pub(super) fn inserted_columns(&self) -> Vec<usize> {
+        let all = 0..self.columns.len();
+        all.filter(|&number| self.columns[number].is_inserted())
+            .collect()
     }
 
     /// Whether the link pairs the column `own` with the column `target` of the level above.
@@ -581,7 +601,8 @@ impl WritableColumn {
             plain_type: column.plain_type.clone(),
             value: column.value.clone(),
             nullable: !column.not_null,
-            default: column.default.clone(),
+            has_default: column.has_default,
+            sequences: column.sequences.clone(),
             generated: column.generated,
             key_type: None,
             identity_always: column.identity_always,

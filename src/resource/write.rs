@@ -1,9 +1,10 @@
 //! The statements that write documents: SQL text only.
 //!
 //! The values of each column come as an array of texts, which the statement casts. So one statement writes all rows of
-//! a level. Keys that are defaults of their columns are computed by separate queries before ([`DefaultQuery`]), since rows
-//! below contain them. Only the keys that triggers have changed are taken by the order of rows that a statement
-//! returned: `insert … select from unnest(…)` inserts one row after the other, and returns each as it is inserted.
+//! a level. An insert names the columns that its rows give, and no others: for each set of given columns
+//! ([`GivenColumns`](crate::resource::writable::GivenColumns)) there is an insert of its own. Keys that PostgreSQL draws, or that triggers change, are taken by
+//! the order of rows that an insert returned: `insert … select from unnest(…)` inserts one row after the other, and returns
+//! each as it is inserted.
 //!
 //! If no table has triggers of users, one statement inserts or deletes the rows of all levels: PostgreSQL checks foreign
 //! keys at the end of a statement, and promises no order of its parts. Triggers would see that order, so with them there is
@@ -22,6 +23,7 @@ mod insert;
 mod owned;
 mod read_only;
 
+pub use self::insert::LevelInsert;
 use self::owned::has_claim_sql;
 use crate::resource::catalogue::TableName;
 use crate::resource::key::{KeyColumn, KeyShape};
@@ -37,8 +39,9 @@ pub struct WriteSql {
     /// Locks all tables that these statements and the statement that reads documents name. It does not lock partitions
     /// and inheriting tables, since it depends on the rows which of them are needed.
     pub lock_tables: String,
-    /// Inserts documents.
-    pub insert: InsertSql,
+    /// Searches for the root row that has the key of the body. It returns the transaction's number, and if there is such a
+    /// row the canonical key and whether the running transaction has written it.
+    pub existing: WriteStatement,
     /// Locks the root row. It returns the transaction's number if the row exists, else null. Until the transaction
     /// ends, no row that refers to the root row can be added, unless the foreign key is not enforced.
     pub lock: WriteStatement,
@@ -61,8 +64,9 @@ pub struct WriteSql {
     /// Find, for each level, the rows among given ones that are to take unique values which other ones of them have: the
     /// level, the number of the row and that of the other one, counted from 1, or nulls. `None` for a level without such.
     pub holders: Vec<Option<WriteStatement>>,
-    /// Insert rows below the root, a statement for each level, upper levels first.
-    pub insert_below: Vec<LevelInsert>,
+    /// Count in the second column the rows of the body that are not in the table, a statement for each level. A trigger may
+    /// have inserted them elsewhere, such as in an inheriting table.
+    pub missing_rows: Vec<WriteStatement>,
     /// Without triggers: deletes a document.
     pub delete: WriteStatement,
     /// With triggers: delete a document, a statement for each level, the lowest first.
@@ -78,8 +82,6 @@ pub struct WriteSql {
     /// Finds the rows with keys of the body that conditions hide: level, number and that of the document, counted from 1,
     /// or nulls. `None` without conditions.
     pub hidden_rows: Option<WriteStatement>,
-    /// Compute the defaults of columns whose values rows below contain.
-    pub default_queries: Vec<DefaultQuery>,
 }
 
 /// The statements for principals that are restricted to documents of their own.
@@ -105,47 +107,6 @@ pub struct PointerCheck {
     pub pointer: usize,
     /// The statement.
     pub statement: WriteStatement,
-}
-
-/// The statements that insert documents.
-#[derive(Clone, Debug)]
-pub enum InsertSql {
-    /// Without triggers: inserts the documents whose keys do not exist, with the rows of all levels. It returns a row for
-    /// each inserted document, or one row if none was inserted: the transaction's number, the number of inserted root
-    /// rows, and the document's number counted from 1 and its canonical key, or nulls.
-    Together(WriteStatement),
-    /// With triggers: statements for one document.
-    ByLevel {
-        /// Searches for the document. It returns the transaction's number, and the canonical key if the document exists.
-        existing: WriteStatement,
-        /// Inserts the root row. It returns the transaction's number; whether a trigger has left the row out and one with
-        /// its key was there before; and, unless the row was left out, the canonical key and the parts of [`Level::key`]
-        /// as texts, which a trigger may have changed.
-        root: WriteStatement,
-    },
-}
-
-/// The statement that inserts rows below the root.
-#[derive(Clone, Debug)]
-pub struct LevelInsert {
-    /// The level, in [`Writable::levels`].
-    pub level: usize,
-    /// Inserts the rows, in the order of the body.
-    pub change: Change,
-    /// A trigger may change keys that rows below contain, or by which hidden rows are found: for each inserted row the
-    /// statement returns a row, which has the parts of [`Level::key`] as further columns.
-    pub returns_keys: bool,
-}
-
-/// A statement that inserts rows. It returns the transaction's number and the number of rows that were not inserted, since a
-/// trigger has prevented it; 0 without triggers.
-#[derive(Clone, Debug)]
-pub struct Change {
-    /// The statement.
-    pub statement: WriteStatement,
-    /// Counts in its second column the rows that are not in the table. A trigger may have inserted them elsewhere, such as
-    /// in an inheriting table.
-    pub missing: WriteStatement,
 }
 
 /// A statement and its parameters.
@@ -176,6 +137,10 @@ pub enum Parameter {
     Count(usize),
     /// For each row of a level the number of its document in the body, counted from 1, as an array of `int8`.
     Documents(usize),
+    /// For each row of a level the number of the row above it, counted from 1, as an array of `int8`.
+    Parents(usize),
+    /// For each row of a level the place of its set in [`GivenColumns::sets`](crate::resource::writable::GivenColumns), as an array of `int8`.
+    Sets(usize),
 }
 
 /// Where rows that are parameters come from.
@@ -185,18 +150,6 @@ pub enum Origin {
     Body,
     /// The document as it was read in the same transaction.
     Read,
-}
-
-/// The query that computes defaults of a column. Its values become part of the statement that inserts rows, since rows
-/// below contain them.
-#[derive(Clone, Debug)]
-pub struct DefaultQuery {
-    /// The level, in [`Writable::levels`].
-    pub level: usize,
-    /// The column, in [`Level::columns`].
-    pub column: usize,
-    /// Returns `$1` rows, each a value as text and the proof.
-    pub sql: ProvedSql,
 }
 
 impl WriteSql {
@@ -214,13 +167,10 @@ impl WriteSql {
         let below = 1..writable.levels.len();
         Self {
             lock_tables: statements.lock_tables(shown),
-            insert: statements.insert(),
+            existing: statements.existing(),
             lock: statements.lock(None),
             owned: owner.map(|owner| statements.owned(&owner.column)),
-            lock_below: below
-                .clone()
-                .map(|level| statements.lock_below(level))
-                .collect(),
+            lock_below: below.map(|level| statements.lock_below(level)).collect(),
             compare: statements.compare(ChangeScope::AllRows, !is_secured),
             compare_read: statements.compare(ChangeScope::RowsRead, !is_secured),
             delete_rows: levels
@@ -235,7 +185,10 @@ impl WriteSql {
                 .clone()
                 .map(|level| statements.holders(level))
                 .collect(),
-            insert_below: below.map(|level| statements.insert_level(level)).collect(),
+            missing_rows: levels
+                .clone()
+                .map(|level| statements.missing(level))
+                .collect(),
             delete: statements.delete(ChangeScope::AllRows),
             delete_levels: levels
                 .rev()
@@ -245,7 +198,6 @@ impl WriteSql {
             read_only_changes: statements.read_only_changes(),
             equal_keys: statements.equal_keys(),
             hidden_rows: statements.hidden_rows(),
-            default_queries: statements.default_queries(),
         }
     }
 
@@ -318,6 +270,50 @@ impl Parameters {
         format!("${}", index + 1)
     }
 
+    /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`, `extra` numbers, and their own numbers,
+    /// counted from 1, as `r`.
+    fn given_rows_sql(
+        &mut self,
+        number: usize,
+        columns: &[usize],
+        extra: &[(Parameter, &str)],
+    ) -> String {
+        let mut arrays = Vec::with_capacity(columns.len() + extra.len());
+        let mut names = Vec::with_capacity(arrays.capacity());
+        for &column in columns {
+            let values = Parameter::Values(Origin::Body, number, column);
+            arrays.push(format!("{}::text[]", self.placeholder(values)));
+            names.push(format!("c{column}"));
+        }
+        for &(parameter, name) in extra {
+            arrays.push(format!("{}::int8[]", self.placeholder(parameter)));
+            names.push(name.to_owned());
+        }
+        names.push("r".to_owned());
+        format!(
+            "unnest({}) with ordinality as u({})",
+            arrays.join(", "),
+            names.join(", ")
+        )
+    }
+
+    /// As [`Self::given_rows_sql`] for the columns of `sets`, with the numbers of these as `s` if there are several.
+    fn rows_of_sets_sql(
+        &mut self,
+        number: usize,
+        sets: &[Vec<usize>],
+        extra: &[(Parameter, &str)],
+    ) -> String {
+        let mut columns = sets.concat();
+        columns.sort_unstable();
+        columns.dedup();
+        let mut extra = extra.to_vec();
+        if sets.len() > 1 {
+            extra.push((Parameter::Sets(number), "s"));
+        }
+        self.given_rows_sql(number, &columns, &extra)
+    }
+
     fn statement(self, template: &str) -> WriteStatement {
         WriteStatement {
             sql: ProvedSql::new(template),
@@ -328,7 +324,7 @@ impl Parameters {
 
 /// Whether the statement must distinguish an absent value from null.
 fn may_be_absent(column: &WritableColumn) -> bool {
-    column.default.is_some() || !column.is_inserted()
+    column.has_default || !column.is_inserted()
 }
 
 /// The most columns of the rows of a body, of the 1,664 that a row may have in PostgreSQL (`MaxTupleAttributeNumber`). A
@@ -365,23 +361,6 @@ fn stored_sql(level: &Level, number: usize) -> String {
         .value(&format!("u.c{number}"))
 }
 
-/// The value that a row is inserted with.
-fn inserted_sql(level: &Level, number: usize) -> String {
-    let value = value_sql(level, number);
-    match &level.columns[number].default {
-        // The catalogue's text of a default lacks the cast that the assignment to the column implies.
-        Some(default) => {
-            let default = match &level.columns[number].plain_type {
-                SqlType::Named(plain) => format!("({default})::{plain}"),
-                SqlType::OfColumn { .. } => default.clone(),
-            };
-            let absent = absent_sql(level, number);
-            format!("case when {absent} then {default} else {value} end")
-        }
-        None => value,
-    }
-}
-
 impl Level {
     /// The columns that identify a row within the document: those of the key, and of the link to the row above.
     fn identity(&self) -> Vec<usize> {
@@ -403,12 +382,6 @@ impl Level {
         Some(self.condition.as_ref()?.sql(alias))
     }
 
-    fn inserted_columns(&self) -> Vec<usize> {
-        let all = 0..self.columns.len();
-        all.filter(|&number| self.columns[number].is_inserted())
-            .collect()
-    }
-
     /// An update leaves the key of a row as it is, columns whose values only PostgreSQL generates, and those that only new
     /// rows get.
     fn changeable_columns(&self) -> Vec<usize> {
@@ -419,24 +392,6 @@ impl Level {
         };
         inserted.filter(is_changed).collect()
     }
-
-    fn insert_into_sql(&self) -> String {
-        let columns = self.inserted_columns();
-        let always = columns
-            .iter()
-            .any(|&number| self.columns[number].identity_always);
-        let names: Vec<String> = columns.iter().map(|&n| self.column_sql(n)).collect();
-        let overriding = if always {
-            " overriding system value"
-        } else {
-            ""
-        };
-        format!(
-            "insert into {} ({}){overriding}",
-            self.table.sql(),
-            names.join(", ")
-        )
-    }
 }
 
 impl StatementBuilder<'_> {
@@ -444,20 +399,8 @@ impl StatementBuilder<'_> {
         self.writable.levels.iter().enumerate()
     }
 
-    /// The rows of a level that the body has, as `u`, with `columns` as `c0, c1, …`. For columns that may be absent
-    /// there are also `a0, a1, …`, which say whether they are, or `absent` ([`absent_sql`]).
-    fn body_rows_sql(
-        &self,
-        number: usize,
-        columns: &[usize],
-        extra: Option<(Parameter, &str)>,
-        parameters: &mut Parameters,
-    ) -> String {
-        let (rows, names) = self.rows_sql(Origin::Body, number, columns, extra, parameters);
-        format!("{rows} as u({names})")
-    }
-
-    /// SQL for the rows of a level from `origin`, and the names of their columns.
+    /// SQL for the rows of a level from `origin`, and the names of their columns: `columns` as `c0, c1, …`, and for those
+    /// that may be absent also `a0, a1, …`, which say whether they are, or `absent` ([`absent_sql`]).
     fn rows_sql(
         &self,
         origin: Origin,
@@ -620,33 +563,5 @@ impl StatementBuilder<'_> {
                 format!(" and exists (select from {read} as u({names}) where {same})")
             }
         }
-    }
-
-    fn default_queries(&self) -> Vec<DefaultQuery> {
-        let mut queries = Vec::new();
-        for (number, level) in self.levels() {
-            let mut wanted = level.key.clone();
-            for (_, below) in self
-                .levels()
-                .filter(|(_, below)| below.parent == Some(number))
-            {
-                wanted.extend(below.link.iter().map(|(_, upper)| *upper));
-            }
-            wanted.sort_unstable();
-            wanted.dedup();
-            for column in wanted {
-                if let Some(default) = &level.columns[column].default {
-                    let template = format!(
-                        "select ({default})::text, {PROOF} as proof from generate_series(1, $1::int8)"
-                    );
-                    queries.push(DefaultQuery {
-                        level: number,
-                        column,
-                        sql: ProvedSql::new(&template),
-                    });
-                }
-            }
-        }
-        queries
     }
 }

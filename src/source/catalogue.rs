@@ -13,7 +13,7 @@ use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::catalogue::{
-    Catalogue, Column, Descendant, ForeignKey, OnWrite, Table, TableName, UniqueKey,
+    Catalogue, Column, Constraint, Descendant, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
 use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
 use crate::resource::sql_type::SqlType;
@@ -50,6 +50,7 @@ pub async fn read_catalogue(
     read_foreign_keys(connection, &table_oids, &mut tables).await?;
     read_descendants(connection, &table_oids, &mut tables).await?;
     read_other_ancestors(connection, &table_oids, &mut tables).await?;
+    read_constraints(connection, &table_oids, &mut tables).await?;
     read_on_write(connection, &table_oids, &mut tables).await?;
     if found_names.len() < names.len() {
         catalogue.known_names = read_known_names(connection).await?;
@@ -150,6 +151,7 @@ fn table(row: &PgRow) -> Result<Table, SourceError> {
         foreign_keys: Vec::new(),
         indexes: Vec::new(),
         descendants: Vec::new(),
+        constraints: Vec::new(),
         on_write: OnWrite::default(),
     })
 }
@@ -177,7 +179,6 @@ async fn read_for_tables(
 /// The columns of the tables `$1`.
 ///
 /// Domains are followed down to the type below; the innermost one carries the type modifier.
-/// No default refers to a column. If it is told the table, pg_get_expr finds names for all its columns each time.
 /// Statements name the types of schema pg_catalog and of the table's schema. Values of others come from a null row of the table
 /// (`resource/sql_type.rs`); that row has fields, all null, if a domain of the table may refuse null.
 const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
@@ -185,7 +186,12 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
            union all select c.oid, t.typbasetype, t.typtypmod from chain c join pg_type t on t.oid = c.base \
            where t.typtype = 'd'), \
          domain as (select c.oid, c.base, c.modifier from chain c join pg_type t on t.oid = c.base \
-           where t.typtype <> 'd') \
+           where t.typtype <> 'd'), \
+         sequences as materialized (select f.adrelid, f.adnum, array_agg(format('%I.%I', n.nspname, s.relname)) as names \
+           from pg_attrdef f join pg_depend p on p.classid = 'pg_attrdef'::regclass and p.objid = f.oid \
+             and p.refclassid = 'pg_class'::regclass \
+           join pg_class s on s.oid = p.refobjid and s.relkind = 'S' join pg_namespace n on n.oid = s.relnamespace \
+           where f.adrelid::int8 = any($1) group by f.adrelid, f.adnum) \
          select a.attrelid::int8 as oid, a.attname::text as name, \
            format_type(a.atttypid, a.atttypmod) as type_text, \
            format_type(t.oid, case when t.oid in ('numeric'::regtype, 'time'::regtype, 'timetz'::regtype, \
@@ -211,14 +217,12 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
              or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
-           case when a.attgenerated = '' then coalesce(pg_get_expr(f.adbin, 0), \
-             'pg_catalog.nextval(' || quote_literal(case when a.attidentity <> '' then pg_get_serial_sequence( \
-               format('%I.%I', n.nspname, r.relname), a.attname) end) || '::pg_catalog.regclass)', \
-             pg_get_expr(at.typdefaultbin, 0)) end as default_sql \
+           a.attgenerated = '' and (a.atthasdef or a.attidentity <> '' or at.typdefaultbin is not null) as has_default, \
+           coalesce(q.names, '{}') as sequences \
          from pg_attribute a \
          join pg_class r on r.oid = a.attrelid join pg_namespace n on n.oid = r.relnamespace \
          join pg_type at on at.oid = a.atttypid \
-         left join pg_attrdef f on f.adrelid = a.attrelid and f.adnum = a.attnum \
+         left join sequences q on q.adrelid = a.attrelid and q.adnum = a.attnum \
          left join domain d on d.oid = a.atttypid \
          join pg_type t on t.oid = coalesce(d.base, a.atttypid) \
          left join pg_collation l on l.oid = a.attcollation \
@@ -258,7 +262,8 @@ async fn read_columns(
             has_order: row.try_get("has_order")?,
             value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
             not_null: row.try_get("not_null")?,
-            default: row.try_get("default_sql")?,
+            has_default: row.try_get("has_default")?,
+            sequences: row.try_get("sequences")?,
             generated: row.try_get("generated")?,
             is_virtual: row.try_get("virtual")?,
             identity_always: row.try_get("identity_always")?,
@@ -368,6 +373,44 @@ async fn read_other_ancestors(
          where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)";
     read_for_tables(connection, sql, table_oids, tables, |table, _| {
         table.has_other_ancestors = true;
+        Ok(())
+    })
+    .await
+}
+
+/// Reads the constraints and unique indexes that errors may name, with the columns of their expressions and predicates, and
+/// the domains of columns.
+async fn read_constraints(
+    connection: &mut PgConnection,
+    table_oids: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let sql = "with recursive part (top, oid) as ( \
+           select w, w from unnest($1::int8[]::oid[]) w \
+           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
+         select part.top::int8 as oid, n.nspname::text as schema, c.relname::text as table, k.name::text as name, \
+           array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and (a.attnum = any(k.columns) \
+             or a.attnum > 0 and exists (select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = k.index \
+               and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum)) \
+             order by a.attnum) as columns \
+         from part join pg_class c on c.oid = part.oid join pg_namespace n on n.oid = c.relnamespace \
+         cross join lateral (select s.conname as name, s.conkey as columns, \
+             case when s.contype <> 'f' then s.conindid end as index \
+             from pg_constraint s where s.conrelid = c.oid and s.contype in ('c', 'f', 'p', 'u', 'x') \
+           union all select i.relname, '{}', x.indexrelid from pg_index x join pg_class i on i.oid = x.indexrelid \
+             where x.indrelid = c.oid and x.indisunique \
+             and not exists (select from pg_constraint s where s.conindid = x.indexrelid and s.contype in ('p', 'u', 'x'))) k \
+         union all select a.attrelid::int8, n.nspname, t.typname, null, array_agg(a.attname::text order by a.attnum) \
+           from pg_attribute a join pg_type t on t.oid = a.atttypid and t.typtype = 'd' \
+           join pg_namespace n on n.oid = t.typnamespace \
+           where a.attrelid::int8 = any($1) and a.attnum > 0 group by a.attrelid, n.nspname, t.typname";
+    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+        table.constraints.push(Constraint {
+            schema: row.try_get("schema")?,
+            table: row.try_get("table")?,
+            name: row.try_get("name")?,
+            columns: row.try_get("columns")?,
+        });
         Ok(())
     })
     .await

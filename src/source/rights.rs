@@ -280,19 +280,13 @@ fn usage_on_schema(schema: &str) -> Right {
     }
 }
 
-/// The rights on sequences that writes need, since larder calls `nextval` before it inserts rows.
+/// The rights on the sequences that defaults call. Those of identity columns need no privilege.
 fn sequence_rights(level: &Level) -> Vec<Right> {
-    let mut rights: Vec<Right> = Vec::new();
-    let defaults = level.columns.iter().flat_map(|column| &column.default);
-    for drawn in defaults.filter_map(|default| default.split_once("nextval('")) {
-        // A name in quotes may hold a quote, which is doubled in the literal.
-        let name = drawn.1.split("'::").next().unwrap_or_default();
-        rights.push(on_sequence(&name.replace("''", "'")));
-    }
-    rights
+    let sequences = level.columns.iter().flat_map(|column| &column.sequences);
+    sequences.map(|name| on_sequence(name)).collect()
 }
 
-/// `name` is quoted where it has to be, and has its schema unless `search_path` has it.
+/// `name` has its schema; both are quoted where they have to be.
 fn on_sequence(name: &str) -> Right {
     let text = literal(name);
     Right {
@@ -301,8 +295,7 @@ fn on_sequence(name: &str) -> Right {
         is_held_sql: format!(
             "(select bool_or(has_sequence_privilege(asked.role, c.oid, 'usage, update')) from pg_class c \
              join pg_namespace n on n.oid = c.relnamespace where c.relkind = 'S' \
-             and (format('%I.%I', n.nspname, c.relname) = {text} \
-               or format('%I', c.relname) = {text} and pg_table_is_visible(c.oid)))"
+             and format('%I.%I', n.nspname, c.relname) = {text})"
         ),
     }
 }

@@ -24,6 +24,7 @@ mod read_only;
 mod row_by_row;
 mod transaction;
 mod update;
+mod violation;
 mod worker;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +49,7 @@ pub use crate::source::writes::error::{Refusal, WriteError};
 use crate::source::writes::gate::CommitGate;
 pub use crate::source::writes::idempotency::IdempotentRequest;
 use crate::source::writes::queue::WriteQueue;
+pub use crate::source::writes::violation::Violation;
 use crate::source::writes::worker::Worker;
 
 /// A transaction may take as long as this many statements may take, and `TIMEOUT_MARGIN`.

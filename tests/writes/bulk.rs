@@ -412,10 +412,10 @@ async fn a_document_that_fails_with_500_has_the_id_of_its_request() {
     let larder = start().await;
     larder
         .execute(
-            "create function move() returns trigger language plpgsql as
-                 'begin new.deptno := new.deptno + 1000; return new; end';
-             create trigger move before insert on dept for each row when (new.dname = 'LOST')
-                 execute function move()",
+            "create function broken() returns trigger language plpgsql as
+                 'begin perform from missing; return new; end';
+             create trigger broken before insert on dept for each row when (new.dname = 'LOST')
+                 execute function broken()",
         )
         .await;
     let id = ("x-request-id", "request-1");

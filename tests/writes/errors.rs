@@ -1,7 +1,7 @@
 //! Writes that are refused, and their problem details.
 
 use axum::http::{Method, StatusCode};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::cluster::TestRole;
 use crate::harness::service::TestService;
@@ -342,4 +342,109 @@ async fn a_trigger_that_names_what_is_missing_is_no_altered_table() {
         assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR, "{name}");
         assert!(!answer.body.contains("altered"), "{}", answer.body);
     }
+}
+
+const ACCOUNTS: &str = "create domain adult as int check (value >= 18);
+         create table account (id int primary key, email text unique, nick text constraint one_nick unique,
+           age int constraint grown check (age >= 18), invited_by int constraint inviter references account,
+           start date, stop date, constraint in_order check (start < stop), span int4range, pause interval, years adult,
+           secret text unique, hint text, constraint hinted check (hint <> secret));
+         create unique index lower_nick on account (lower(nick));
+         create table login (account_id int references account, no int, host inet, at int constraint late check (at > 0),
+           primary key (account_id, no));
+         insert into account (id, email, nick, secret) values (1, 'a@x', 'a', 's'), (3, 'c@x', 'c', null)";
+
+const ACCOUNTS_CONFIG: &str = "[[resource]]\nname = 'account'\ntable = 'account'\nfields = { id = 'id', email = 'mail', nick = 'nick', \
+         age = 'age', invited_by = 'invitedBy', start = 'start', stop = 'stop', span = 'span', pause = 'pause', \
+         years = 'years', hint = 'hint' }\n\
+         [[resource.children]]\nname = 'logins'\ntable = 'login'";
+
+/// What is given, and the code, constraint and members of the refusal.
+fn account_refusals() -> Vec<(Value, &'static str, &'static str, &'static [&'static str])> {
+    let logins = json!([{"no": 1, "at": 1}, {"no": 2, "host": "nohost", "at": 1}]);
+    vec![
+        (
+            json!({"mail": "a@x"}),
+            "23505",
+            "account_email_key",
+            &["/mail"],
+        ),
+        (json!({"nick": "a"}), "23505", "one_nick", &["/nick"]),
+        (json!({"nick": "A"}), "23505", "lower_nick", &["/nick"]),
+        (
+            json!({"invitedBy": 77}),
+            "23503",
+            "inviter",
+            &["/invitedBy"],
+        ),
+        (json!({"age": 3}), "23514", "grown", &["/age"]),
+        (json!({"years": 3}), "23514", "adult_check", &["/years"]),
+        (
+            json!({"start": "2026-01-02", "stop": "2026-01-01"}),
+            "23514",
+            "in_order",
+            &["/start", "/stop"],
+        ),
+        (json!({"span": "nonsense"}), "22P02", "", &["/span"]),
+        (json!({"pause": "nonsense"}), "22007", "", &["/pause"]),
+        (
+            json!({"logins": [{"no": 1, "at": 0}]}),
+            "23514",
+            "late",
+            &["/logins/0/at"],
+        ),
+        (json!({"logins": logins}), "22P02", "", &["/logins/1/host"]),
+    ]
+}
+
+/// All unique and foreign keys gave one sentence, and other constraints none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_write_names_the_constraint_and_its_members() {
+    let larder = TestService::start(ACCOUNTS, ACCOUNTS_CONFIG).await;
+    for (given, code, constraint, pointers) in account_refusals() {
+        let mut document = given.clone();
+        document["id"] = json!(2);
+        let posted = larder.post("/account", &document).await;
+        let patched = larder.patch("/account/3", &given).await;
+        let many = larder
+            .write(
+                Method::POST,
+                "/account",
+                &[],
+                &json!([document]).to_string(),
+            )
+            .await;
+        for (answer, prefix) in [(posted, ""), (patched, ""), (many, "/0")] {
+            let problem = answer.json();
+            assert_eq!(problem["code"], code, "{}", answer.body);
+            let errors = problem["errors"].as_array().unwrap();
+            let found: Vec<&str> = errors
+                .iter()
+                .map(|error| error["pointer"].as_str().unwrap())
+                .collect();
+            let wanted: Vec<String> = pointers
+                .iter()
+                .map(|pointer| format!("{prefix}{pointer}"))
+                .collect();
+            assert_eq!(found, wanted, "{}", answer.body);
+            assert_eq!(errors[0]["code"], code);
+            assert_eq!(
+                errors[0]["constraint"].as_str().unwrap_or_default(),
+                constraint
+            );
+            assert!(answer.body.contains(constraint), "{}", answer.body);
+        }
+    }
+    // Columns that the document does not show are not named.
+    larder
+        .execute("update account set hint = 'h' where id = 1")
+        .await;
+    let answer = larder.patch("/account/1", &json!({"hint": "s"})).await;
+    assert_eq!(
+        answer.json()["errors"][0]["pointer"],
+        "/hint",
+        "{}",
+        answer.body
+    );
+    assert!(!answer.body.contains("hinted"), "{}", answer.body);
 }

@@ -184,6 +184,30 @@ async fn equal_keys_below_a_row_whose_key_is_a_default_are_refused() {
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
 }
 
+/// The keys of the rows above are drawn when these are inserted, so they can't tell the rows apart before.
+#[tokio::test(flavor = "multi_thread")]
+async fn spellings_are_compared_below_one_row_whose_key_is_drawn() {
+    let larder = TestService::start(
+        "create table root (id int primary key);
+         create table part (id int generated always as identity primary key, root_id int not null references root);
+         create index on part (root_id);
+         create table size (part_id int references part, n numeric, primary key (part_id, n))",
+        "[[resource]]\nname = 'roots'\ntable = 'root'\n[[resource.children]]\nname = 'parts'\ntable = 'part'\n\
+         fields = { id = 'id' }\n[[resource.children.children]]\nname = 'sizes'\ntable = 'size'\nfields = { n = 'n' }\n",
+    )
+    .await;
+    let sizes =
+        |first: &str, other: &str| format!("{{\"sizes\":[{{\"n\":{first}}},{{\"n\":{other}}}]}}");
+    let document = |id: i32, parts: &str| format!("{{\"id\":{id},\"parts\":[{parts}]}}");
+    let equal = document(1, &sizes("5", "5.0"));
+    let answer = larder.write(Method::POST, "/roots", &[], &equal).await;
+    assert_refused(&answer, "/parts/0/sizes/1");
+    let different = [sizes("5", "6"), sizes("5.0", "6.0")].join(",");
+    let different = document(1, &different);
+    let answer = larder.write(Method::POST, "/roots", &[], &different).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+}
+
 /// A key that PostgreSQL rounds is that of the stored row. It was 409, or the row was deleted and inserted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_with_a_precision_are_rounded_before_they_are_compared() {

@@ -60,7 +60,7 @@ async fn a_transaction_that_updates_the_child_and_then_the_parent_is_never_ended
     .await;
 }
 
-/// A key drawn by default takes half a second where a gate is up; each row notes how long it may wait for a lock.
+/// A key drawn by default takes half a second where a gate is up; the row below notes how long it may wait for a lock.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_that_holds_locks_for_long_waits_for_no_more() {
     let larder = TestService::start(
@@ -69,26 +69,34 @@ async fn a_write_that_holds_locks_for_long_waits_for_no_more() {
            if exists (select from slow) then perform pg_sleep(0.5); end if; return 1; end $$;
          create function note() returns trigger language plpgsql as $$ begin
            new.waits := current_setting('lock_timeout'); return new; end $$;
-         create table t (id int primary key default drawn(), waits text);
-         create trigger note before insert on t for each row execute function note()",
-        "[[resource]]\nname = 'ts'\ntable = 't'\n",
+         create table t (id int primary key default drawn());
+         create table c (t_id int references t on delete cascade, no int, waits text, primary key (t_id, no));
+         create trigger note before insert on c for each row execute function note()",
+        "[[resource]]\nname = 'ts'\ntable = 't'\n[[resource.children]]\nname = 'cs'\ntable = 'c'\n",
     )
     .await;
-    let answer = larder.post("/ts", &json!({})).await;
-    assert_eq!(answer.json(), json!({"id": 1, "waits": "50ms"}));
+    let document = json!({"cs": [{"no": 1}]});
+    let answer = larder.post("/ts", &document).await;
+    assert_eq!(answer.json()["cs"][0]["waits"], "50ms", "{}", answer.body);
     larder
         .execute("delete from t; insert into slow default values")
         .await;
-    let answer = larder.post("/ts", &json!({})).await;
-    assert_eq!(answer.json(), json!({"id": 1, "waits": "1ms"}));
+    let answer = larder.post("/ts", &document).await;
+    assert_eq!(answer.json()["cs"][0]["waits"], "1ms", "{}", answer.body);
     // A bulk write, which takes long at any rate, can't begin anew.
     larder.execute("delete from t").await;
     let headers = [
         ("content-type", "application/x-ndjson"),
         ("prefer", "return=representation"),
     ];
-    let answer = larder.write(Method::POST, "/ts", &headers, "{}\n").await;
-    assert_eq!(answer.json(), json!([{"id": 1, "waits": "50ms"}]));
+    let line = format!("{document}\n");
+    let answer = larder.write(Method::POST, "/ts", &headers, &line).await;
+    assert_eq!(
+        answer.json()[0]["cs"][0]["waits"],
+        "50ms",
+        "{}",
+        answer.body
+    );
 }
 
 /// `lock table` asks for a privilege on the whole table.

@@ -97,7 +97,7 @@ fn written_column(
         return (schema, false);
     }
     let nullable = level.may_be_null(at);
-    let required = !nullable && column.default.is_none() && purpose != Purpose::Patch;
+    let required = !nullable && !column.has_default && purpose != Purpose::Patch;
     (schema::written(&column.value, nullable), required)
 }
 

@@ -185,7 +185,7 @@ impl<'r> RowReader<'r> {
         let level = &self.writable.levels[number];
         let column = &level.columns[at];
         !level.may_be_null(at)
-            && column.default.is_none()
+            && !column.has_default
             && column.is_inserted()
             && !self.is_determined(number, at)
             && !self.is_owner(number, at)
@@ -274,7 +274,10 @@ impl<'r> RowReader<'r> {
                 let value = self.rows.levels[above].columns[upper][upper_row].clone();
                 let upper_level = &self.writable.levels[above];
                 let upper_column = &upper_level.columns[upper];
-                let has_trigger = upper_level.has_before_insert;
+                // One that links the row above has the value of the row above that one, or was refused there.
+                let is_given_later = upper_level.has_before_insert
+                    || upper_column.has_default
+                    || upper_level.link.iter().any(|(linked, _)| *linked == upper);
                 let slot = &mut self.rows.levels[number].columns[own][row];
                 // A value above that did not fit is absent.
                 let mismatch = match (&*slot, &value) {
@@ -283,11 +286,11 @@ impl<'r> RowReader<'r> {
                     (_, ColumnInput::Text(_)) => {
                         Some("must equal that of the object above, or be left out")
                     }
-                    (_, ColumnInput::Null) if is_valid && !has_trigger => {
+                    (_, ColumnInput::Null) if is_valid && !upper_level.has_before_insert => {
                         Some("needs a value in the object above")
                     }
                     (_, ColumnInput::Absent) if !is_valid || upper_column.field.is_none() => None,
-                    (_, ColumnInput::Absent) if upper_column.default.is_none() && !has_trigger => {
+                    (_, ColumnInput::Absent) if !is_given_later => {
                         Some("needs a value in the object above")
                     }
                     (ColumnInput::Absent, _) => None,

@@ -14,7 +14,8 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         plain_type: SqlType::Named(String::new()),
         value,
         nullable: true,
-        default: None,
+        has_default: false,
+        sequences: Vec::new(),
         generated: false,
         key_type: None,
         identity_always: false,
@@ -52,11 +53,13 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
         unique: Vec::new(),
         pointers: Vec::new(),
         has_before_insert: false,
+        tables: Vec::new(),
+        constraints: Vec::new(),
     }
 }
 
 /// Departments with employees. Employees have notes, and a department has a lookup of its site.
-pub(super) fn depts() -> Writable {
+pub(in crate::resource) fn depts() -> Writable {
     let mut dept = level(
         "depts",
         vec![
@@ -74,7 +77,7 @@ pub(super) fn depts() -> Writable {
         "emps",
         vec![
             WritableColumn {
-                default: Some("nextval('s')".to_owned()),
+                has_default: true,
                 ..not_null("empno", ValueType::Integer)
             },
             not_null("dept", ValueType::BigInt),

@@ -120,7 +120,7 @@ impl<'a> Suggester<'a> {
                 None => row.fields.push(column.name.clone()),
                 Some(why) => {
                     let name = column.name.clone();
-                    let is_filled = column.default.is_some() || column.generated;
+                    let is_filled = column.has_default || column.generated;
                     if column.not_null && !is_filled {
                         row.needed.push(name.clone());
                     }

@@ -50,6 +50,7 @@ impl Database {
             foreign_keys: Vec::new(),
             indexes: Vec::new(),
             descendants: Vec::new(),
+            constraints: Vec::new(),
             on_write: OnWrite::default(),
             name: name.clone(),
         };
@@ -177,7 +178,8 @@ fn column(text: &str) -> Column {
         has_order: true,
         value: ValueType::Other,
         not_null,
-        default: None,
+        has_default: false,
+        sequences: Vec::new(),
         generated: false,
         is_virtual: false,
         identity_always: false,

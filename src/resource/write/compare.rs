@@ -71,8 +71,9 @@ fn differs_sql(level: &Level, column: usize) -> String {
             compared_sql(value, &stored_sql(level, column))
         )
     };
-    // A column that the body leaves out keeps its value. A new default would change it with each write.
-    if may_be_absent(&level.columns[column]) {
+    // A column that the body leaves out keeps its value. A new default would change it with each write. The value of a link
+    // is absent while the row above is not inserted.
+    if may_be_absent(&level.columns[column]) && !is_link {
         format!("not {} and {differs}", absent_sql(level, column))
     } else {
         differs
@@ -200,7 +201,7 @@ impl StatementBuilder<'_> {
     pub(super) fn delete_rows(&self, number: usize) -> WriteStatement {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
-        let input = self.body_rows_sql(number, &level.key, None, &mut parameters);
+        let input = parameters.given_rows_sql(number, &level.key, &[]);
         parameters.statement(&format!(
             "with x as (delete from {} r using {input} where {} returning 1) \
              select (select count(*) from x) as deleted, {PROOF} as proof",

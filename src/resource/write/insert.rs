@@ -1,10 +1,12 @@
 //! The statements that insert documents.
 
+use crate::resource::Resource;
 use crate::resource::key::sql::canonical_key_sql;
 use crate::resource::proof::PROOF;
+use crate::resource::writable::{Level, Writable};
 use crate::resource::write::{
-    Change, InsertSql, LevelInsert, Parameter, Parameters, StatementBuilder, WriteStatement, XID,
-    has_key_sql, inserted_sql, same_row_sql, value_sql,
+    Parameter, Parameters, StatementBuilder, WriteSql, WriteStatement, XID, has_key_sql,
+    same_row_sql, value_sql,
 };
 
 /// A condition: the running transaction has written row `r`, maybe in a subtransaction, such as a block of PL/pgSQL that
@@ -15,83 +17,288 @@ const IS_OWN: &str = "(select case when n.after < 2147483648 and n.xmin > 2 \
     (select o.xid, o.xmin, (o.xmin - o.xid) & 4294967295 as after from \
       (select pg_current_xact_id()::text::int8 as xid, r.xmin::text::int8 as xmin) o) n)";
 
-impl StatementBuilder<'_> {
-    pub(super) fn insert(&self) -> InsertSql {
-        if !self.writable.has_triggers {
-            return InsertSql::Together(self.insert_together());
-        }
-        InsertSql::ByLevel {
-            existing: self.existing(),
-            root: self.insert_root(),
-        }
+/// The statement that inserts rows of one level below the root.
+#[derive(Clone, Debug)]
+pub struct LevelInsert {
+    /// Inserts the rows, in the order of the body. It returns the transaction's number and the number of rows that were not
+    /// inserted, since a trigger has prevented it; 0 without triggers.
+    pub statement: WriteStatement,
+    /// PostgreSQL draws parts of the key, or a trigger may change keys that rows below contain, or by which hidden rows are
+    /// found: for each inserted row the statement returns a row, which has the parts of [`Level::key`] as further columns.
+    pub returns_keys: bool,
+}
+
+impl WriteSql {
+    /// Without triggers: the statement that inserts the documents whose keys do not exist, with the rows of all levels;
+    /// `sets` are the sets of columns that the rows of each level give. A column of a link that is in no set gets the value
+    /// that PostgreSQL has given the row above.
+    ///
+    /// It returns the transaction's number, and for each inserted document a row: level 0, the document's number, counted
+    /// from 1, and its canonical key; or one row with nulls. With `keys` it returns for these, and for each row of further
+    /// levels, the parts of [`Level::key`] as an array of texts; of further levels only if the sets lack a part.
+    pub(crate) fn insert_together(
+        resource: &Resource,
+        writable: &Writable,
+        sets: &[&[Vec<usize>]],
+        keys: bool,
+    ) -> WriteStatement {
+        let key = &resource.key;
+        StatementBuilder { writable, key }.insert_together(sets, keys)
     }
 
-    fn insert_together(&self) -> WriteStatement {
+    /// The statement that inserts the root row of one document, which gives the columns `given`. It returns the
+    /// transaction's number; whether a trigger has left the row out and one with its key was there before; and, unless the
+    /// row was left out, the canonical key and the parts of [`Level::key`] as texts.
+    pub(crate) fn insert_root(
+        resource: &Resource,
+        writable: &Writable,
+        given: &[usize],
+    ) -> WriteStatement {
+        let key = &resource.key;
+        StatementBuilder { writable, key }.insert_root(given)
+    }
+
+    /// The statement that inserts rows of `level` which give the columns `given`.
+    pub(crate) fn insert_level(
+        resource: &Resource,
+        writable: &Writable,
+        level: usize,
+        given: &[usize],
+    ) -> LevelInsert {
+        let key = &resource.key;
+        StatementBuilder { writable, key }.insert_level(level, given)
+    }
+}
+
+impl Level {
+    /// The links of rows that give the columns `set` to columns of the row above whose values PostgreSQL has given.
+    fn drawn_links(&self, set: &[usize]) -> Vec<(usize, usize)> {
+        let links = self.link.iter().copied();
+        links.filter(|(own, _)| !set.contains(own)).collect()
+    }
+
+    fn has_key(&self, set: &[usize]) -> bool {
+        self.key.iter().all(|column| set.contains(column))
+    }
+
+    /// `insert into …` the columns `columns`. Without columns PostgreSQL takes all defaults.
+    fn insert_into_sql(&self, columns: &[usize]) -> String {
+        let names: Vec<String> = columns.iter().map(|&n| self.column_sql(n)).collect();
+        let names = match names.as_slice() {
+            [] => String::new(),
+            names => format!(" ({})", names.join(", ")),
+        };
+        let mut columns = columns.iter();
+        let overriding = if columns.any(|&number| self.columns[number].identity_always) {
+            " overriding system value"
+        } else {
+            ""
+        };
+        format!("insert into {} as r{names}{overriding}", self.table.sql())
+    }
+}
+
+/// ` where u.s = …`, if rows have several sets.
+fn of_set_sql(sets: &[Vec<usize>], set: usize) -> String {
+    match sets {
+        [_] => String::new(),
+        _ => format!(" where u.s = {set}"),
+    }
+}
+
+/// A part of `with`: `k…` has what the inserts of a level returned, with the number of the row as `r`.
+fn inserted_keys_sql(number: usize, sets: &[Vec<usize>]) -> String {
+    let parts = (0..sets.len()).map(|set| {
+        format!(
+            "select u.r, i.* from (select u.r, row_number() over (order by u.r) as m from g{number} u{of_set}) u \
+             full join (select row_number() over () as n, i.* from i{number}_{set} i) i on i.n = u.m",
+            of_set = of_set_sql(sets, set)
+        )
+    });
+    let parts: Vec<String> = parts.collect();
+    format!("k{number} as materialized ({})", parts.join(" union all "))
+}
+
+impl StatementBuilder<'_> {
+    fn insert_together(&self, sets: &[&[Vec<usize>]], keys: bool) -> WriteStatement {
         let mut parameters = Parameters::default();
-        let root = &self.writable.levels[0];
-        let columns = root.inserted_columns();
-        let number = (Parameter::Documents(0), "n");
-        let input = self.body_rows_sql(0, &columns, Some(number), &mut parameters);
-        let values: Vec<String> = columns
-            .iter()
-            .map(|&column| inserted_sql(root, column))
-            .collect();
-        let key: Vec<String> = root.key.iter().map(|&n| value_sql(root, n)).collect();
-        let returned: Vec<String> = root.key.iter().map(|&n| root.column_sql(n)).collect();
-        let same: Vec<String> = root
-            .key
-            .iter()
-            .map(|&column| {
-                format!(
-                    "{} = i0.{}",
-                    value_sql(root, column),
-                    root.column_sql(column)
-                )
-            })
-            .collect();
-        // PostgreSQL expects one row of `g0`. It compares each row with each for a join, but never for a full join, which
-        // is the same here, since all rows are inserted.
-        //
-        // Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
-        // would also hide violations of other constraints. Defaults are evaluated in the order of the documents.
-        let mut sql = format!(
-            "with g0 as materialized (select distinct on ({key}) u.* from {input} \
-               where not exists (select from {table} r where {exists}) order by {key}, u.n), \
-             i0 as ({into} select {values} from g0 u order by u.n returning {returned}), \
-             d as materialized (select u.n, case when {same} then {canonical} end as key \
-               from g0 u full join i0 on {same})",
-            key = key.join(", "),
-            values = values.join(", "),
-            table = root.table.sql(),
-            exists = has_key_sql(root),
-            into = root.insert_into_sql(),
-            returned = returned.join(", "),
-            canonical = canonical_key_sql(&self.key.columns, "i0"),
-            same = same.join(" and "),
-        );
-        for (number, level) in self.levels().skip(1) {
-            let columns = level.inserted_columns();
-            let document = (Parameter::Documents(number), "n");
-            let input = self.body_rows_sql(number, &columns, Some(document), &mut parameters);
-            let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
-            sql.push_str(&format!(
-                ", i{number} as ({} select {} from {input} where u.n in (select n from d))",
-                level.insert_into_sql(),
-                values.join(", ")
-            ));
+        let mut parts = self.new_documents_sql(sets[0], &mut parameters);
+        let mut found = Vec::new();
+        for (number, level) in self.levels() {
+            let own = sets[number];
+            if own.is_empty() {
+                continue;
+            }
+            if number > 0 {
+                let is_left_out = sets[0]
+                    .iter()
+                    .any(|set| self.writable.levels[0].has_key(set));
+                parts.push(self.new_rows_sql(number, own, is_left_out, &mut parameters));
+            }
+            let has_drawn_key = own.iter().any(|set| !level.has_key(set));
+            let returned = self.returned_sql(number, sets, keys && (number == 0 || has_drawn_key));
+            for (set, columns) in own.iter().enumerate() {
+                parts.push(self.insert_set_sql(number, own, set, columns, &returned));
+            }
+            if returned.is_empty() {
+                continue;
+            }
+            parts.push(inserted_keys_sql(number, own));
+            if number == 0 || keys && has_drawn_key {
+                let key = if number == 0 { "k.key" } else { "null" };
+                let texts = if keys { "k.t" } else { "null::text[]" };
+                found.push(format!(
+                    "select {number}::int8 as level, k.r, {key} as key, {texts} as t from k{number} k"
+                ));
+            }
         }
-        sql.push_str(&format!(
-            " select x.xid, x.inserted, d.n, d.key, x.proof from (select {XID} as xid, \
-             (select count(*) from i0) as inserted, {PROOF} as proof) x left join d on true"
-        ));
-        parameters.statement(&sql)
+        parameters.statement(&format!(
+            "with {} select x.xid, d.level, d.r, d.key, d.t, x.proof from (select {XID} as xid, {PROOF} as proof) x \
+             left join ({}) d on true",
+            parts.join(", "),
+            found.join(" union all ")
+        ))
+    }
+
+    /// Parts of `with`: `g0` has the root rows of the documents to insert.
+    ///
+    /// Of two documents with one key the first is inserted, as if the second had come later. `on conflict do nothing`
+    /// would also hide violations of other constraints.
+    fn new_documents_sql(&self, sets: &[Vec<usize>], parameters: &mut Parameters) -> Vec<String> {
+        let root = &self.writable.levels[0];
+        let extra = [(Parameter::Documents(0), "d")];
+        let rows = parameters.rows_of_sets_sql(0, sets, &extra);
+        let key: Vec<String> = root.key.iter().map(|&n| value_sql(root, n)).collect();
+        let numbers = |has_key: bool| {
+            let sets = sets.iter().enumerate();
+            let found = sets.filter(|(_, set)| root.has_key(set) == has_key);
+            let found: Vec<String> = found.map(|(number, _)| number.to_string()).collect();
+            found.join(", ")
+        };
+        let (with_key, without) = (numbers(true), numbers(false));
+        let of = |numbers: &str| match sets.len() {
+            1 => "true".to_owned(),
+            _ => format!("u.s in ({numbers})"),
+        };
+        let keyed = || {
+            format!(
+                "(select distinct on ({key}) u.* from b0 u where {is_keyed} \
+                 and not exists (select from {table} r where {exists}) order by {key}, u.r)",
+                key = key.join(", "),
+                is_keyed = of(&with_key),
+                table = root.table.sql(),
+                exists = has_key_sql(root),
+            )
+        };
+        let drawn = || format!("select u.* from b0 u where {}", of(&without));
+        let selected = match (with_key.is_empty(), without.is_empty()) {
+            (false, true) => keyed(),
+            (true, _) => drawn(),
+            (false, false) => format!("{} union all {}", keyed(), drawn()),
+        };
+        vec![
+            format!("b0 as (select u.* from {rows})"),
+            format!("g0 as materialized ({selected})"),
+        ]
+    }
+
+    /// A part of `with`: `g…` has the rows of a level below the root, without those of documents that are left out, if
+    /// some may be.
+    fn new_rows_sql(
+        &self,
+        number: usize,
+        sets: &[Vec<usize>],
+        is_left_out: bool,
+        parameters: &mut Parameters,
+    ) -> String {
+        let level = &self.writable.levels[number];
+        let mut extra = vec![(Parameter::Documents(number), "d")];
+        if sets.iter().any(|set| !level.drawn_links(set).is_empty()) {
+            extra.push((Parameter::Parents(number), "p"));
+        }
+        let rows = parameters.rows_of_sets_sql(number, sets, &extra);
+        let inserted = if is_left_out {
+            " where u.d in (select k.r from k0 k)"
+        } else {
+            ""
+        };
+        format!("g{number} as (select u.* from {rows}{inserted})")
+    }
+
+    /// What the inserts of a level return: for the root the canonical key as `key`; with `keys` the key's parts as `t`; the
+    /// columns that rows below get from here as `k0, k1, …`. Empty if nothing is needed.
+    fn returned_sql(&self, number: usize, sets: &[&[Vec<usize>]], keys: bool) -> String {
+        let level = &self.writable.levels[number];
+        let mut returned = Vec::new();
+        if number == 0 {
+            let key = canonical_key_sql(&self.key.columns, "r");
+            returned.push(format!("{key} as key"));
+        }
+        if keys {
+            let texts = level.key.iter();
+            let texts: Vec<String> = texts
+                .map(|&column| format!("r.{}::text", level.column_sql(column)))
+                .collect();
+            returned.push(format!("array[{}] as t", texts.join(", ")));
+        }
+        let below = self
+            .levels()
+            .filter(|(_, below)| below.parent == Some(number));
+        let links = below.flat_map(|(below, known)| {
+            let sets = sets[below].iter();
+            sets.flat_map(move |set| known.drawn_links(set))
+        });
+        let mut linked: Vec<usize> = links.map(|(_, upper)| upper).collect();
+        linked.sort_unstable();
+        linked.dedup();
+        let linked = linked.iter();
+        returned
+            .extend(linked.map(|&column| format!("r.{} as k{column}", level.column_sql(column))));
+        returned.join(", ")
+    }
+
+    /// A part of `with`: `i…` inserts the rows of a level that have one of its sets, in their order.
+    ///
+    /// PostgreSQL expects few rows, and may compare each with each for a join, but never for a full join. That has no rows
+    /// of one side alone here but those that `coalesce` leaves out, which keeps the join a full one.
+    fn insert_set_sql(
+        &self,
+        number: usize,
+        sets: &[Vec<usize>],
+        set: usize,
+        columns: &[usize],
+        returned: &str,
+    ) -> String {
+        let level = &self.writable.levels[number];
+        let drawn = level.drawn_links(columns);
+        let own = drawn.iter().map(|(own, _)| *own);
+        let names: Vec<usize> = columns.iter().copied().chain(own).collect();
+        let values = columns.iter().map(|&column| value_sql(level, column));
+        let above = drawn.iter().map(|(_, upper)| format!("k.k{upper}"));
+        let values: Vec<String> = values.chain(above).collect();
+        let rows = format!("g{number} u{}", of_set_sql(sets, set));
+        let rows = match (level.parent, drawn.as_slice()) {
+            (Some(parent), [_, ..]) => format!(
+                "(select u.* from {rows}) u full join k{parent} k on k.r = u.p where coalesce(u.r, 0) > 0"
+            ),
+            _ => rows,
+        };
+        let returning = match returned {
+            "" => String::new(),
+            returned => format!(" returning {returned}"),
+        };
+        format!(
+            "i{number}_{set} as ({} select {} from {rows} order by u.r{returning})",
+            level.insert_into_sql(&names),
+            values.join(", "),
+        )
     }
 
     /// Finds the root row that has the key of the body, and whether the running transaction has written it.
-    fn existing(&self) -> WriteStatement {
+    pub(super) fn existing(&self) -> WriteStatement {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
-        let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
+        let input = parameters.given_rows_sql(0, &root.key, &[]);
         let sql = format!(
             "select x.xid, d.key, d.is_own, x.proof from (select {XID} as xid, {PROOF} as proof) x \
              left join (select {key} as key, {IS_OWN} as is_own from {table} r, {input} where {same}) d on true",
@@ -102,13 +309,13 @@ impl StatementBuilder<'_> {
         parameters.statement(&sql)
     }
 
-    fn insert_root(&self) -> WriteStatement {
+    fn insert_root(&self, given: &[usize]) -> WriteStatement {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
-        let inserted = self.inserted_rows_sql(0, &mut parameters);
+        let inserted = self.inserted_rows_sql(0, given, &mut parameters);
         let parts = root.key.iter().map(|&column| root.column_sql(column));
         let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
-        let input = self.body_rows_sql(0, &root.key, None, &mut parameters);
+        let input = parameters.given_rows_sql(0, &root.key, &[]);
         // The snapshot of the statement does not show what its own triggers have done.
         let sql = format!(
             "with i as ({inserted} returning *) select x.xid, \
@@ -122,13 +329,13 @@ impl StatementBuilder<'_> {
         parameters.statement(&sql)
     }
 
-    pub(super) fn insert_level(&self, number: usize) -> LevelInsert {
+    fn insert_level(&self, number: usize, given: &[usize]) -> LevelInsert {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
         let is_upper = self.levels().any(|(_, below)| below.parent == Some(number));
         let is_searched = is_upper || level.condition.is_some();
-        let returns_keys = level.has_before_insert && is_searched;
-        let inserted = self.inserted_rows_sql(number, &mut parameters);
+        let returns_keys = level.has_before_insert && is_searched || !level.has_key(given);
+        let inserted = self.inserted_rows_sql(number, given, &mut parameters);
         let wanted = parameters.placeholder(Parameter::Count(number));
         let key = if returns_keys {
             level.key.as_slice()
@@ -143,33 +350,34 @@ impl StatementBuilder<'_> {
             parts = parts.concat(),
         );
         LevelInsert {
-            level: number,
-            change: Change {
-                statement: parameters.statement(&sql),
-                missing: self.missing(number),
-            },
+            statement: parameters.statement(&sql),
             returns_keys,
         }
     }
 
-    /// Inserts all rows of a level that the body has.
-    fn inserted_rows_sql(&self, number: usize, parameters: &mut Parameters) -> String {
+    /// Inserts all rows of a level that the body has, which give the columns `given`.
+    fn inserted_rows_sql(
+        &self,
+        number: usize,
+        given: &[usize],
+        parameters: &mut Parameters,
+    ) -> String {
         let level = &self.writable.levels[number];
-        let columns = level.inserted_columns();
-        let input = self.body_rows_sql(number, &columns, None, parameters);
-        let values: Vec<String> = columns.iter().map(|&n| inserted_sql(level, n)).collect();
+        let extra = [(Parameter::Documents(number), "d")];
+        let input = parameters.given_rows_sql(number, given, &extra);
+        let values: Vec<String> = given.iter().map(|&n| value_sql(level, n)).collect();
         format!(
             "{} select {} from {input}",
-            level.insert_into_sql(),
+            level.insert_into_sql(given),
             values.join(", ")
         )
     }
 
     /// Counts the rows of a level that the body has and the table lacks.
-    fn missing(&self, number: usize) -> WriteStatement {
+    pub(super) fn missing(&self, number: usize) -> WriteStatement {
         let mut parameters = Parameters::default();
         let level = &self.writable.levels[number];
-        let input = self.body_rows_sql(number, &level.identity(), None, &mut parameters);
+        let input = parameters.given_rows_sql(number, &level.identity(), &[]);
         let sql = format!(
             "select {XID} as xid, (select count(*) from {input} where not exists (select from {} r where {})) as missing, \
              {PROOF} as proof",

@@ -12,7 +12,7 @@ use crate::resource::sql::identifier;
 use crate::resource::writable::{Level, Pointer};
 use crate::resource::write::{
     Origin, OwnedSql, Parameter, Parameters, PointerCheck, StatementBuilder, WriteStatement,
-    absent_sql, has_key_sql, inserted_sql, may_be_absent,
+    absent_sql, has_key_sql, may_be_absent, value_sql,
 };
 
 /// A condition: the column `owner` of the row `alias` has the claim.
@@ -85,10 +85,11 @@ impl StatementBuilder<'_> {
     }
 }
 
-/// The value that column `at` has after the write: of the stored row `r`, of row `u` of the body, or the default.
+/// The value that column `at` has after the write: of the stored row `r`, or of row `u` of the body; null for a default of
+/// a row that is not stored yet.
 fn written_sql(level: &Level, at: usize) -> String {
     let column = &level.columns[at];
-    let given = inserted_sql(level, at);
+    let given = value_sql(level, at);
     let is_left_out = if column.is_kept {
         "true".to_owned()
     } else if may_be_absent(column) {

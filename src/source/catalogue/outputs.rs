@@ -19,6 +19,7 @@ use crate::source::catalogue::read_for_tables;
 /// A function in C may read tables, and PostgreSQL knows nothing of it: that of PostGIS's `geometry` reads
 /// `spatial_ref_sys`. It is taken to read all tables of the extension that it belongs to, which are watched. One that
 /// belongs to none may read any.
+///
 /// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
 /// definition (the labels of an enum, the attributes of a composite type).
 const DEPENDENT_SQL: &str = "\

@@ -118,27 +118,6 @@ impl Transaction<'_> {
         Ok(document.flatten().ok_or_else(gone)?.body())
     }
 
-    /// The rows of the stored `document`; `None` if the resource has only root rows, whose locks are enough.
-    async fn stored_rows(
-        &mut self,
-        target: &WriteTarget<'_>,
-        key: &str,
-        document: &[u8],
-    ) -> Result<Option<Rows>, Failure> {
-        let writable = target.writable;
-        if writable.levels.len() == 1 {
-            return Ok(None);
-        }
-        let mut rows = Rows::of(writable);
-        let parts = key_parts(key, target.resource.key.columns.len());
-        let mode = WriteMode::Replace(&parts);
-        let scratch = &mut Scratch::default();
-        let read = rows_of(writable, document, mode, None, scratch, &mut rows);
-        read.map_err(|error| WriteError::Body(error.of_stored()))?;
-        self.draw_defaults(target, &mut rows).await?;
-        Ok(Some(rows))
-    }
-
     /// Checks the precondition of `write`, and locks the rows below the root row if the write needs that. The root row
     /// is locked if it `exists`. Returns the rows of the stored document if it was read for the precondition.
     ///
@@ -180,7 +159,7 @@ impl Transaction<'_> {
             return Err(WriteError::Precondition.into());
         }
         match document {
-            Some(document) => match self.stored_rows(target, key, &document).await {
+            Some(document) => match stored_rows(target, key, &document) {
                 // What is replaced or deleted need not be read.
                 Err(Failure {
                     error: WriteError::Body(BodyError::Stored(_)),
@@ -207,8 +186,24 @@ impl Transaction<'_> {
         };
         let mut rows = rows.clone().map_err(WriteError::Body)?;
         check_owner(target.writable, &write.writer, &rows)?;
-        self.draw_defaults(target, &mut rows).await?;
-        self.check_equal_keys(target, Inputs::rows(&rows)).await?;
+        let replaced = self.replace_rows(target, write, key, &mut rows, locked);
+        let replaced = replaced.await;
+        self.rows = Some(rows);
+        replaced
+    }
+
+    /// Makes the rows of the document those of `rows`. `locked` has the number of the transaction if the root row of a
+    /// restricted principal is locked, or is absent.
+    async fn replace_rows(
+        &mut self,
+        target: &WriteTarget<'_>,
+        write: &Write,
+        key: &str,
+        rows: &mut Rows,
+        locked: Option<Option<u64>>,
+    ) -> Result<WrittenDocument, Failure> {
+        let is_restricted = write.writer.is_restricted();
+        self.check_equal_keys(target, Inputs::rows(rows)).await?;
         let xid = match locked {
             Some(xid) => xid,
             None => self.lock_root(target, write, key).await?,
@@ -223,23 +218,18 @@ impl Transaction<'_> {
         let stored = self
             .check_precondition(target, write, key, xid.is_some())
             .await?;
-        let inputs = Inputs {
-            key,
-            rows: Some(&rows),
-            stored: stored.as_ref(),
-            claim: None,
-        };
-        self.check_hidden_keys(target, &rows).await?;
+        let inputs = Inputs::document(key, rows, stored.as_ref());
+        self.check_hidden_keys(target, rows).await?;
         self.check_read_only(target, inputs).await?;
         if let Some(xid) = xid {
             let has_kept = self
-                .update(target, write, key, &mut rows, stored.as_ref())
+                .update(target, write, key, rows, stored.as_ref())
                 .await?;
             self.check_generated_owner(target, &write.writer, key)
                 .await?;
             return Ok(replaced(key, xid, has_kept));
         }
-        let mut inserted = self.insert_rows(target, &write.writer, &rows).await?;
+        let mut inserted = self.insert_rows(target, &write.writer, rows).await?;
         match inserted.documents.pop() {
             Some((_, done)) if done.key == key => Ok(done),
             Some(_) => Err(WriteError::KeyChanged.into()),
@@ -286,25 +276,32 @@ impl Transaction<'_> {
         {
             return Err(WriteError::Precondition.into());
         }
-        let stored = self.stored_rows(target, key, &document).await?;
+        let stored = stored_rows(target, key, &document)?;
         let mut rows = patched_rows(write, key, document, patch).await?;
         check_owner(target.writable, &write.writer, &rows)?;
-        self.draw_defaults(target, &mut rows).await?;
-        let inputs = Inputs {
-            key,
-            rows: Some(&rows),
-            stored: stored.as_ref(),
-            claim: None,
-        };
+        let patched = self.patch_rows(target, write, key, &mut rows, stored.as_ref());
+        let patched = patched.await;
+        self.rows = Some(rows);
+        Ok(replaced(key, xid, patched?))
+    }
+
+    /// Makes the rows of the locked document those of `rows`. Returns what [`Self::update`] does.
+    async fn patch_rows(
+        &mut self,
+        target: &WriteTarget<'_>,
+        write: &Write,
+        key: &str,
+        rows: &mut Rows,
+        stored: Option<&Rows>,
+    ) -> Result<bool, Failure> {
+        let inputs = Inputs::document(key, rows, stored);
         self.check_equal_keys(target, inputs).await?;
-        self.check_hidden_keys(target, &rows).await?;
+        self.check_hidden_keys(target, rows).await?;
         self.check_read_only(target, inputs).await?;
-        let has_kept = self
-            .update(target, write, key, &mut rows, stored.as_ref())
-            .await?;
+        let has_kept = self.update(target, write, key, rows, stored).await?;
         self.check_generated_owner(target, &write.writer, key)
             .await?;
-        Ok(replaced(key, xid, has_kept))
+        Ok(has_kept)
     }
 
     async fn delete(
@@ -340,6 +337,25 @@ impl Transaction<'_> {
             xid,
         })
     }
+}
+
+/// The rows of the stored `document`; `None` if the resource has only root rows, whose locks are enough.
+fn stored_rows(
+    target: &WriteTarget<'_>,
+    key: &str,
+    document: &[u8],
+) -> Result<Option<Rows>, Failure> {
+    let writable = target.writable;
+    if writable.levels.len() == 1 {
+        return Ok(None);
+    }
+    let mut rows = Rows::of(writable);
+    let parts = key_parts(key, target.resource.key.columns.len());
+    let mode = WriteMode::Replace(&parts);
+    let scratch = &mut Scratch::default();
+    let read = rows_of(writable, document, mode, None, scratch, &mut rows);
+    read.map_err(|error| WriteError::Body(error.of_stored()))?;
+    Ok(Some(rows))
 }
 
 /// A document that was replaced. If a trigger `has_kept` rows of it, the client learns what it has now.

@@ -193,7 +193,7 @@ impl BulkTransaction<'_> {
         })
     }
 
-    async fn try_insert(&mut self, mut rows: Rows) -> Result<Vec<String>, BulkError> {
+    async fn try_insert(&mut self, rows: Rows) -> Result<Vec<String>, BulkError> {
         let resource = &*self.resource;
         let (transaction, scope) = (&mut self.transaction, &self.writer);
         let foreign = resource.writable.as_ref().ok();
@@ -206,7 +206,6 @@ impl BulkTransaction<'_> {
         }
         let inserting = async {
             let target = WriteTarget::of(resource)?;
-            transaction.draw_defaults(&target, &mut rows).await?;
             transaction.insert_bulk(&target, scope, &rows).await
         };
         let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
@@ -387,8 +386,9 @@ impl Transaction<'_> {
                 }
                 Err(failure) if half.len() == 1 => {
                     let mut error = failure.error;
+                    self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
+                    error = self.locate(target, &tried, error).await;
                     if error.is_unique_violation() {
-                        self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
                         let hidden = self.find_hidden(target, &tried).await?;
                         if !hidden.is_empty() {
                             error = hidden_key(hidden);

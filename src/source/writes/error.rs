@@ -3,7 +3,8 @@
 use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
 use crate::resource::body::BodyError;
-use crate::resource::writable::{Writable, pointer_token};
+use crate::resource::writable::Writable;
+use crate::source::writes::violation::Violation;
 use crate::source::{
     CONFLICTS, ENCODING_ERRORS, INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE, SourceError, message_of,
 };
@@ -76,10 +77,8 @@ pub enum WriteError {
         code: String,
         /// The meaning of the error for the client.
         refusal: Refusal,
-        /// The member that PostgreSQL named, as a JSON pointer.
-        pointer: Option<String>,
-        /// The name of the violated constraint, if PostgreSQL named it.
-        constraint: Option<String>,
+        /// What PostgreSQL named, as far as the document shows it.
+        violation: Violation,
     },
 }
 
@@ -107,8 +106,7 @@ impl From<SourceError> for WriteError {
             SourceError::Refused { code, .. } if is_busy_code(&code) => Self::Refused {
                 code,
                 refusal: Refusal::Busy,
-                pointer: None,
-                constraint: None,
+                violation: Violation::default(),
             },
             error => Self::Source(error),
         }
@@ -121,8 +119,7 @@ impl WriteError {
         Self::Refused {
             code: UNIQUE_VIOLATION.into(),
             refusal: Refusal::Conflict,
-            pointer: None,
-            constraint: None,
+            violation: Violation::default(),
         }
     }
 
@@ -131,6 +128,14 @@ impl WriteError {
         match self {
             Self::HiddenKey(pointers) if pointers.iter().all(String::is_empty) => Self::Exists,
             Self::HiddenKey(_) => Self::unique_violation(),
+            error if error.is_unique_violation() => match error {
+                Self::Refused { code, refusal, .. } => Self::Refused {
+                    code,
+                    refusal,
+                    violation: Violation::default(),
+                },
+                error => error,
+            },
             error => error,
         }
     }
@@ -140,8 +145,7 @@ impl WriteError {
         Self::Refused {
             code: FOREIGN_KEY_VIOLATION.into(),
             refusal: Refusal::Conflict,
-            pointer: None,
-            constraint: None,
+            violation: Violation::default(),
         }
     }
 
@@ -150,14 +154,18 @@ impl WriteError {
         Self::Refused {
             code: INSUFFICIENT_PRIVILEGE.into(),
             refusal: Refusal::Forbidden,
-            pointer: None,
-            constraint: None,
+            violation: Violation::default(),
         }
     }
 
     /// Whether a key, or another value that must be unique, exists.
     pub(super) fn is_unique_violation(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == UNIQUE_VIOLATION || code == EXCLUSION_VIOLATION)
+    }
+
+    /// Whether a row refers to one that does not exist, or is referred to.
+    pub(super) fn is_foreign_key_violation(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == FOREIGN_KEY_VIOLATION)
     }
 
     /// Whether each of the documents that shared the transaction may succeed in one of its own.
@@ -210,13 +218,11 @@ impl WriteError {
             Self::Refused {
                 code,
                 refusal: Refusal::Busy,
-                pointer,
-                constraint,
+                violation,
             } => Self::Refused {
                 code,
                 refusal: Refusal::TableLocked,
-                pointer,
-                constraint,
+                violation,
             },
             error => error,
         }
@@ -341,16 +347,13 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         }
         _ => return SourceError::from(error).into(),
     };
-    let pointer = named
-        .zip(writable)
-        .and_then(|(error, writable)| pointer(error, writable));
+    let violation = named.zip(writable);
+    let violation = violation.map(|(error, writable)| Violation::of(error, writable));
     tracing::debug!("PostgreSQL refuses a write with {code}");
-    let constraint = named.and_then(PgDatabaseError::constraint);
     WriteError::Refused {
         code,
         refusal,
-        pointer,
-        constraint: constraint.map(str::to_owned),
+        violation: violation.unwrap_or_default(),
     }
     .into()
 }
@@ -367,21 +370,6 @@ fn has_logger(context: &str) -> bool {
 fn raised_status(code: &str) -> Option<u16> {
     let status = code.strip_prefix("PT")?.parse().ok()?;
     (400..=599).contains(&status).then_some(status)
-}
-
-/// The JSON pointer to the member whose column PostgreSQL names. Only for columns of the root row: for rows below it,
-/// PostgreSQL does not say which row it means.
-fn pointer(error: &PgDatabaseError, writable: &Writable) -> Option<String> {
-    let root = writable.levels.first()?;
-    let is_root = error.table() == Some(root.table.name.as_str())
-        && error.schema() == Some(root.table.schema.as_str());
-    let column = error.column().filter(|_| is_root)?;
-    let mut columns = root.columns.iter();
-    let field = columns
-        .find(|known| known.column == column)?
-        .field
-        .as_ref()?;
-    Some(format!("/{}", pointer_token(field)))
 }
 
 #[cfg(test)]

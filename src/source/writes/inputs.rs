@@ -1,18 +1,16 @@
-//! The parameters of a write's statements: rows as arrays, and defaults that the rows below refer to.
+//! The parameters of a write's statements: rows as arrays.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{AssertSqlSafe, Postgres, Row};
+use sqlx::{AssertSqlSafe, Postgres};
 
 use crate::resource::key::key_parts;
-use crate::resource::writable::{ColumnInput, LevelRows, Rows, Writable};
-use crate::resource::write::{DefaultQuery, Origin, Parameter, WriteStatement};
+use crate::resource::writable::{ColumnInput, GivenColumns, LevelRows, Rows, Writable};
+use crate::resource::write::{Origin, Parameter, WriteStatement};
 use crate::resource::{Resource, Scope};
-use crate::source::session::Session;
-use crate::source::writes::error::{Failure, write_failure};
 
 /// The values that the parameters of a statement are taken from.
 #[derive(Clone, Copy)]
@@ -25,6 +23,8 @@ pub(super) struct Inputs<'r> {
     pub(super) stored: Option<&'r Rows>,
     /// The claim of a restricted principal; `None` equals no owner.
     pub(super) claim: Option<&'r str>,
+    /// The columns that the rows of each level give; empty if the statement does not use it.
+    pub(super) given: &'r [GivenColumns],
 }
 
 impl<'r> Inputs<'r> {
@@ -36,6 +36,15 @@ impl<'r> Inputs<'r> {
         }
     }
 
+    /// The rows that a document is to have, and those that were read of it.
+    pub(super) fn document(key: &'r str, rows: &'r Rows, stored: Option<&'r Rows>) -> Self {
+        Self {
+            rows: Some(rows),
+            stored,
+            ..Self::key(key)
+        }
+    }
+
     /// A key without rows.
     pub(super) fn key(key: &'r str) -> Self {
         Self {
@@ -43,6 +52,7 @@ impl<'r> Inputs<'r> {
             rows: None,
             stored: None,
             claim: None,
+            given: &[],
         }
     }
 
@@ -85,6 +95,8 @@ pub(super) fn bind_inputs<'q>(
                 query.bind(i64::try_from(count).unwrap_or(i64::MAX))
             }
             Parameter::Documents(level) => query.bind(document_numbers(resource, written, level)),
+            Parameter::Parents(level) => query.bind(parent_numbers(written, level)),
+            Parameter::Sets(level) => query.bind(set_numbers(inputs.given, level)),
         };
     }
     query
@@ -142,6 +154,19 @@ fn document_numbers(resource: &Resource, rows: &Rows, level: usize) -> Vec<i64> 
             of.parents.iter().map(number).collect()
         }
     }
+}
+
+/// The number of the row above each row of a level, counted from 1.
+fn parent_numbers(rows: &Rows, level: usize) -> Vec<i64> {
+    let parents = rows.levels.get(level).map_or(&[][..], |of| &of.parents);
+    parents.iter().map(|row| i64::from(*row) + 1).collect()
+}
+
+/// The place of each row's set of given columns.
+fn set_numbers(given: &[GivenColumns], level: usize) -> Vec<i64> {
+    let sets = given.get(level).map_or(&[][..], |given| &given.of_rows);
+    let number = |set: &usize| i64::try_from(*set).unwrap_or_default();
+    sets.iter().map(number).collect()
 }
 
 /// Joins the rows of several documents.
@@ -215,48 +240,6 @@ pub(super) fn select_rows(
         }
     }
     part
-}
-
-/// Evaluates the defaults that rows below refer to, and sets them in all rows.
-///
-/// # Errors
-/// Those of the statements.
-pub(super) async fn draw_defaults(
-    session: &mut Session,
-    writable: &Writable,
-    queries: &[DefaultQuery],
-    persistent: bool,
-    rows: &mut Rows,
-) -> Result<(), Failure> {
-    let refused = |error| write_failure(error, Some(writable));
-    for number in 0..writable.levels.len() {
-        link_rows(writable, rows, number);
-        for query in queries.iter().filter(|query| query.level == number) {
-            let absent = absences(rows, query.level, query.column);
-            let count = absent.iter().filter(|absent| **absent).count();
-            if count == 0 {
-                continue;
-            }
-            let drawn: Vec<PgRow> = sqlx::query(AssertSqlSafe(query.sql.as_str()))
-                .bind(i64::try_from(count).unwrap_or(i64::MAX))
-                .persistent(persistent)
-                .fetch_all(&mut session.connection)
-                .await
-                .map_err(refused)?;
-            session.check_rows_proof(query.sql.proof(), &drawn)?;
-            let level = rows.levels.get_mut(query.level);
-            let values = level.and_then(|level| level.columns.get_mut(query.column));
-            let open = values
-                .into_iter()
-                .flatten()
-                .filter(|value| **value == ColumnInput::Absent);
-            for (value, row) in open.zip(drawn) {
-                let text: Option<String> = row.try_get(0).map_err(refused)?;
-                *value = text.map_or(ColumnInput::Null, ColumnInput::Text);
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Copies the values that link the rows of a level to the rows above.

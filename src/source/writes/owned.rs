@@ -6,6 +6,7 @@
 use sqlx::Row;
 
 use crate::resource::Scope;
+use crate::resource::body::MISMATCHES_MAX;
 use crate::resource::writable::{ColumnInput, Rows, Writable, pointer_token};
 use crate::resource::write::PointerCheck;
 use crate::source::SourceError;
@@ -192,6 +193,23 @@ impl Transaction<'_> {
         self.check_targets(target, scope, rows, differing).await
     }
 
+    /// Once new rows are stored, checks those that leave a part of a pointer to its default, which was not known before: all
+    /// rows of new documents, or those that `differences` says are new.
+    ///
+    /// # Errors
+    /// [`WriteError::ForeignTargets`]
+    pub(super) async fn check_stored_targets(
+        &mut self,
+        target: &WriteTarget<'_>,
+        scope: &Scope<'_>,
+        rows: &Rows,
+        differences: Option<&Differences>,
+    ) -> Result<(), Failure> {
+        let defaulted =
+            |check: &PointerCheck| defaulted_rows(target.writable, check, rows, differences);
+        self.check_targets(target, scope, rows, defaulted).await
+    }
+
     async fn check_targets(
         &mut self,
         target: &WriteTarget<'_>,
@@ -214,11 +232,7 @@ impl Transaction<'_> {
                 let Some(&row) = selected.get(number.saturating_sub(1)) else {
                     continue;
                 };
-                let column = &target.writable.levels[level].columns[column];
-                let field = column.field.as_deref();
-                let field = field.map(|field| format!("/{}", pointer_token(field)));
-                let at = target.writable.pointer(rows, level, row);
-                pointers.push(at + &field.unwrap_or_default());
+                pointers.push(member(target.writable, rows, level, row, column));
             }
         }
         if pointers.is_empty() {
@@ -227,6 +241,65 @@ impl Transaction<'_> {
             Err(WriteError::ForeignTargets(pointers).into())
         }
     }
+}
+
+/// The error of new rows that PostgreSQL has refused: whether a row of others exists that they point to is not told. A part
+/// of such a pointer is a default, so it was not known before. As for [`Transaction::check_stored_targets`].
+pub(super) fn without_missing_targets(
+    target: &WriteTarget<'_>,
+    scope: &Scope<'_>,
+    rows: &Rows,
+    differences: Option<&Differences>,
+    failure: Failure,
+) -> Failure {
+    let owned = target.sql.owned.as_ref().filter(|_| scope.is_restricted());
+    let is_missing = failure.error.is_foreign_key_violation();
+    let Some(owned) = owned.filter(|_| is_missing) else {
+        return failure;
+    };
+    let writable = target.writable;
+    let checks = owned.foreign_targets.iter();
+    let pointers = checks.flat_map(|check| {
+        let column = writable.levels[check.level].pointers[check.pointer].chosen[0];
+        let found = defaulted_rows(writable, check, rows, differences).into_iter();
+        let found = found.filter(|&row| names_target(writable, check, rows, row));
+        found.map(move |row| member(writable, rows, check.level, row, column))
+    });
+    let pointers: Vec<String> = pointers.take(MISMATCHES_MAX).collect();
+    match pointers.as_slice() {
+        [] => failure,
+        _ => WriteError::ForeignTargets(pointers).into(),
+    }
+}
+
+/// The new rows of a level that leave a part of a pointer to its default.
+fn defaulted_rows(
+    writable: &Writable,
+    check: &PointerCheck,
+    rows: &Rows,
+    differences: Option<&Differences>,
+) -> Vec<usize> {
+    let pointer = &writable.levels[check.level].pointers[check.pointer];
+    let of = &rows.levels[check.level];
+    let new: Vec<usize> = match differences {
+        Some(differences) => {
+            let new = differences.new.get(&check.level);
+            new.into_iter().flatten().copied().collect()
+        }
+        None => (0..of.count()).collect(),
+    };
+    let is_defaulted = |&row: &usize| {
+        let mut inputs = pointer.columns.iter().map(|&at| of.columns[at].get(row));
+        inputs.any(|input| input == Some(&ColumnInput::Absent))
+    };
+    new.into_iter().filter(is_defaulted).collect()
+}
+
+/// The JSON pointer to a member of a row.
+fn member(writable: &Writable, rows: &Rows, level: usize, row: usize, column: usize) -> String {
+    let field = writable.levels[level].columns[column].field.as_deref();
+    let field = field.map(|field| format!("/{}", pointer_token(field)));
+    writable.pointer(rows, level, row) + &field.unwrap_or_default()
 }
 
 /// Whether a row of the body names a value of the columns that a client chooses.

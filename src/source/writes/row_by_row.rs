@@ -50,8 +50,12 @@ impl Transaction<'_> {
             if let Some(failure) = refused.filter(|_| waiting.len() == open.len()) {
                 return Err(match failure.error {
                     WriteError::Refused {
-                        code, constraint, ..
-                    } if waiting.len() > 1 => WriteError::Cycle { code, constraint }.into(),
+                        code, violation, ..
+                    } if waiting.len() > 1 => WriteError::Cycle {
+                        code,
+                        constraint: violation.constraint,
+                    }
+                    .into(),
                     error => error.into(),
                 });
             }

@@ -16,7 +16,7 @@ use crate::source::loader::{Loaded, Returned, read_documents};
 use crate::source::session::{Access, Database, Identity, verify_identity};
 use crate::source::token::Token;
 use crate::source::writes::error::{Failure, WriteError, write_failure};
-use crate::source::writes::inputs::{Inputs, bind_inputs, draw_defaults};
+use crate::source::writes::inputs::{Inputs, bind_inputs};
 use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
 use crate::source::writes::{
     Action, QueuedWrite, Shared, Write, WriteEffect, WriteResult, Written,
@@ -38,6 +38,8 @@ pub(super) struct Transaction<'t> {
     pub(super) was_violated: bool,
     /// When it requested its first lock; `None` once it waits for no further lock.
     locks_held_since: Option<Instant>,
+    /// The rows of the only document that it writes, once they are known.
+    pub(super) rows: Option<Rows>,
     /// Whether `commit` was sent. From then on only PostgreSQL's response tells the outcome.
     pub(super) committing: bool,
     /// Notified after the commit.
@@ -103,6 +105,7 @@ impl<'t> Transaction<'t> {
             lock_retry,
             was_violated: false,
             locks_held_since: None,
+            rows: None,
             committing: false,
             committed: &shared.committed,
         }
@@ -423,16 +426,5 @@ impl<'t> Transaction<'t> {
     /// Runs [`SAVEPOINT`], [`ROLLBACK_TO_SAVEPOINT`] or [`RELEASE_SAVEPOINT`].
     pub(super) async fn savepoint(&mut self, sql: &'static str) -> Result<(), SourceError> {
         Ok(self.session.execute(sql).await?)
-    }
-
-    pub(super) async fn draw_defaults(
-        &mut self,
-        target: &WriteTarget<'_>,
-        rows: &mut Rows,
-    ) -> Result<(), Failure> {
-        self.limit_lock_waits().await?;
-        let persistent = !self.database.pooler();
-        let (writable, queries) = (target.writable, &target.sql.default_queries);
-        draw_defaults(&mut self.session, writable, queries, persistent, rows).await
     }
 }

@@ -19,6 +19,7 @@ use crate::source::writes::differences::{
 };
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::{Inputs, link_rows, select_rows};
+use crate::source::writes::owned::without_missing_targets;
 use crate::source::writes::transaction::{
     ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget,
 };
@@ -61,12 +62,7 @@ impl Transaction<'_> {
         rows: &mut Rows,
         stored: Option<&Rows>,
     ) -> Result<bool, Failure> {
-        let inputs = Inputs {
-            key,
-            rows: Some(rows),
-            stored,
-            claim: None,
-        };
+        let inputs = Inputs::document(key, rows, stored);
         let mut differences = self.compare(target, inputs).await?;
         self.check_changed_targets(target, &write.writer, rows, &differences)
             .await?;
@@ -74,29 +70,27 @@ impl Transaction<'_> {
         let left = differences.gone.split_above(target.writable, above_changed);
         let has_deleted = !left.is_empty() || !differences.gone.is_empty();
         let emptied = left.above(target.writable, &differences.gone);
-        let mut has_kept = is_any(&self.delete_rows(target, differences.gone).await?);
+        let mut has_kept = is_any(
+            &self
+                .delete_rows(target, mem::take(&mut differences.gone))
+                .await?,
+        );
         for level in 0..target.writable.levels.len() {
             if let Some(changed) = differences.changed.get_mut(&level) {
-                let before = rows.levels.get(level).cloned().unwrap_or_default();
-                link_rows(target.writable, rows, level);
-                add_relinked(target.writable, level, &before, rows, changed);
-                let inputs = Inputs {
-                    key,
-                    rows: Some(rows),
-                    stored,
-                    claim: None,
-                };
+                add_relinked(target.writable, level, rows, changed);
+                let inputs = Inputs::document(key, rows, stored);
                 self.update_level(target, level, changed, inputs).await?;
             }
-            let insert = target
-                .sql
-                .insert_below
-                .iter()
-                .find(|insert| insert.level == level);
-            if let (Some(new), Some(insert)) = (differences.new.get(&level), insert) {
-                self.insert_level(target, insert, rows, Some(new)).await?;
+            if let Some(new) = differences.new.get(&level).filter(|_| level > 0) {
+                let inserted = self.insert_level(target, level, rows, Some(new)).await;
+                inserted.map_err(|failure| {
+                    let scope = &write.writer;
+                    without_missing_targets(target, scope, rows, Some(&differences), failure)
+                })?;
             }
         }
+        self.check_stored_targets(target, &write.writer, rows, Some(&differences))
+            .await?;
         let kept = self.delete_rows(target, left).await?;
         let lost = |(level, keys): (&usize, &HashSet<StoredKey>)| {
             emptied
@@ -111,12 +105,7 @@ impl Transaction<'_> {
         // What triggers change is theirs to say.
         let is_compared = !target.writable.has_triggers && target.resource.row_security.is_none();
         if has_deleted && is_compared {
-            let inputs = Inputs {
-                key,
-                rows: Some(rows),
-                stored,
-                claim: None,
-            };
+            let inputs = Inputs::document(key, rows, stored);
             let after = self.compare(target, inputs).await?;
             if !after.new.is_empty() || !after.changed.is_empty() {
                 return Err(WriteError::foreign_key_violation().into());
@@ -331,15 +320,16 @@ impl Transaction<'_> {
     }
 }
 
-/// Adds columns of the link to the `changed` ones of rows below new rows whose keys a trigger has changed. `before` has the
-/// rows of the level as the body says them.
+/// Links the rows of a level to those above, and adds columns of the link to the `changed` ones of rows below new rows whose
+/// keys a trigger has changed.
 fn add_relinked(
     writable: &Writable,
     level: usize,
-    before: &LevelRows,
-    rows: &Rows,
+    rows: &mut Rows,
     changed: &mut [(usize, Vec<usize>)],
 ) {
+    let before = rows.levels.get(level).cloned().unwrap_or_default();
+    link_rows(writable, rows, level);
     let (Some(known), Some(now)) = (writable.levels.get(level), rows.levels.get(level)) else {
         return;
     };
@@ -347,7 +337,7 @@ fn add_relinked(
     for own in links.filter(|own| !known.key.contains(own)) {
         let input = |rows: &'_ LevelRows, row: usize| rows.columns.get(own)?.get(row).cloned();
         for (row, columns) in changed.iter_mut() {
-            if input(before, *row) != input(now, *row) && !columns.contains(&own) {
+            if input(&before, *row) != input(now, *row) && !columns.contains(&own) {
                 columns.push(own);
                 columns.sort_unstable();
             }

@@ -217,9 +217,9 @@ impl Worker {
                 false
             }
             Err(_) => {
-                let rolled_back =
-                    tokio::time::timeout(TIMEOUT_MARGIN, transaction.roll_back()).await;
-                matches!(rolled_back, Ok(Ok(())))
+                let ending = transaction.end_refused(writes, &mut outcome);
+                let ended = tokio::time::timeout(TIMEOUT_MARGIN, ending).await;
+                matches!(ended, Ok(Ok(())))
             }
         };
         if outcome.as_ref().is_err_and(Failure::is_certain) {

@@ -191,7 +191,7 @@ fn a_link_needs_a_value_above() {
     }
     let rows = read(&writable, &with(r#","loc":"x""#), INSERT).unwrap();
     assert_eq!(rows.levels[1].columns[1], [text("x")]);
-    writable.levels[0].columns[2].default = Some("'y'".to_owned());
+    writable.levels[0].columns[2].has_default = true;
     let rows = read(&writable, &with(""), INSERT).unwrap();
     assert_eq!(rows.levels[1].columns[1], [ColumnInput::Absent]);
     assert_eq!(
