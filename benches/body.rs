@@ -93,6 +93,7 @@ fn depts() -> Writable {
         has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
+        forward_references: Vec::new(),
         owner: None,
     }
 }

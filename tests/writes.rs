@@ -2,6 +2,7 @@
 
 mod bodies;
 mod bulk;
+mod circular;
 mod concurrent;
 mod conditions;
 mod defaults;

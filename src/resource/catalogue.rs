@@ -261,4 +261,6 @@ pub struct ForeignKey {
     pub target_columns: Vec<String>,
     /// A referenced row that is deleted takes the referencing ones with it.
     pub cascades: bool,
+    /// For one that may be checked at the end of the transaction: its name with its schema, as SQL.
+    pub deferrable: Option<String>,
 }

@@ -28,8 +28,23 @@ pub struct Writable {
     pub has_deferred: bool,
     /// Rows of a document may refer to rows of others, so what is inserted together with it may decide whether it can be.
     pub has_cross_references: bool,
+    /// References from rows of a level to rows of a lower one, so that these have to be inserted first, and deleted last.
+    pub forward_references: Vec<ForwardReference>,
     /// The column of the root's rows that holds the owner, if documents have owners.
     pub owner: Option<OwnerColumn>,
+}
+
+/// A foreign key from a level to a level that is written after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ForwardReference {
+    /// The level of the referencing rows.
+    pub level: usize,
+    /// Their columns, as places in [`Level::columns`].
+    pub columns: Vec<usize>,
+    /// The level of the referenced rows.
+    pub target: usize,
+    /// The constraint's name as SQL, if it may be checked at the end of the transaction.
+    pub deferrable: Option<String>,
 }
 
 /// The rows of one table at one place of the document's structure, such as all rows of one child.
@@ -147,6 +162,8 @@ impl Writable {
                 root.columns[at].key_type = Some(column.key_type);
             }
         }
+        let forward_references = levels.forward_references();
+        let mut deferrable = forward_references.iter().map(|key| &key.deferrable);
         Ok(Self {
             owner: levels.owner_column(),
             has_cross_references: levels.have_cross_references(),
@@ -154,8 +171,14 @@ impl Writable {
             has_triggers: levels.has_triggers,
             has_before_delete: levels.has_before_delete,
             has_statement_delete: levels.has_statement_delete,
-            has_deferred: levels.has_deferred,
+            has_deferred: levels.has_deferred || deferrable.any(Option::is_some),
+            forward_references,
         })
+    }
+
+    /// Whether rows may refer to rows of later levels.
+    pub fn has_forward_references(&self) -> bool {
+        !self.forward_references.is_empty()
     }
 
     /// The JSON pointer (RFC 6901) of row `row` of level `level` in its document, empty for the document itself.
@@ -395,6 +418,29 @@ impl Levels<'_> {
                 !is_link && levels.any(|level| level.table.oid == key.target)
             })
         })
+    }
+
+    /// The foreign keys that lead from a level to one below it or after it, as far as bodies give their columns.
+    fn forward_references(&self) -> Vec<ForwardReference> {
+        let mut found = Vec::new();
+        for (number, level) in self.levels.iter().enumerate() {
+            let table = self.catalogue.table(&level.table);
+            for key in table.map_or(&[][..], |table| &table.foreign_keys) {
+                let mut later = self.levels.iter().enumerate().skip(number + 1);
+                let target = later.find(|(_, later)| later.table.oid == key.target);
+                let columns = key.columns.iter().map(|column| level.at(column));
+                let columns: Option<Vec<usize>> = columns.collect();
+                if let (Some((target, _)), Some(columns)) = (target, columns) {
+                    found.push(ForwardReference {
+                        level: number,
+                        columns,
+                        target,
+                        deferrable: key.deferrable.clone(),
+                    });
+                }
+            }
+        }
+        found
     }
 
     /// The place of a level in the document, as in `fields=emps.skills`; empty for the root.

@@ -315,6 +315,8 @@ async fn read_foreign_keys(
 ) -> Result<(), SourceError> {
     let sql = "select c.conrelid::int8 as oid, c.confrelid::int8 as target, \
            c.confdeltype = 'c' and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) as cascades, \
+           case when c.condeferrable then (select format('%I.%I', n.nspname, c.conname) from pg_namespace n \
+             where n.oid = c.connamespace) end as deferrable, \
            array(select a.attname::text from unnest(c.conkey) with ordinality k(n, place) \
              join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.n order by k.place) as columns, \
            array(select a.attname::text from unnest(c.confkey) with ordinality k(n, place) \
@@ -327,6 +329,7 @@ async fn read_foreign_keys(
             target: oid(row, "target")?,
             target_columns: row.try_get("target_columns")?,
             cascades: row.try_get("cascades")?,
+            deferrable: row.try_get("deferrable")?,
         });
         Ok(())
     })

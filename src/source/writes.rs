@@ -12,6 +12,7 @@ mod bulk;
 mod differences;
 mod equal_keys;
 mod error;
+mod forward;
 mod gate;
 mod hidden;
 mod idempotency;

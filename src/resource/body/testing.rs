@@ -115,6 +115,7 @@ pub(in crate::resource) fn depts() -> Writable {
         has_statement_delete: false,
         has_deferred: false,
         has_cross_references: false,
+        forward_references: Vec::new(),
         owner: None,
     }
 }

@@ -105,6 +105,7 @@ impl Database {
             target: target.name.oid,
             target_columns: target.primary_key().unwrap().to_vec(),
             cascades: false,
+            deferrable: None,
         };
         self.last().foreign_keys.push(key);
         self

@@ -210,6 +210,25 @@ impl StatementBuilder<'_> {
         ))
     }
 
+    pub(super) fn delete_given(&self) -> WriteStatement {
+        let mut parameters = Parameters::default();
+        let (mut parts, mut counts) = (Vec::new(), Vec::new());
+        for (number, level) in self.levels() {
+            let input = parameters.given_rows_sql(number, &level.key, &[]);
+            parts.push(format!(
+                "x{number} as (delete from {} r using {input} where {} returning 1)",
+                level.table.sql(),
+                has_key_sql(level)
+            ));
+            counts.push(format!("(select count(*) from x{number})"));
+        }
+        parameters.statement(&format!(
+            "with {} select {} as deleted, {PROOF} as proof",
+            parts.join(", "),
+            counts.join(" + ")
+        ))
+    }
+
     /// Searches for the rows of a level that are given. It returns the numbers of those that stand in the table, counted
     /// from 1, or null; with a condition also whether it hides them.
     pub(super) fn standing_rows(&self, number: usize) -> WriteStatement {

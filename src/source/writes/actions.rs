@@ -318,7 +318,8 @@ impl Transaction<'_> {
             stored: stored.as_ref(),
             ..Inputs::key(key)
         };
-        if !target.writable.has_triggers {
+        let is_circular = target.writable.has_forward_references() && !target.may_keep();
+        if !target.writable.has_triggers || is_circular {
             let delete = match stored {
                 Some(_) => &target.sql.delete_read,
                 None => &target.sql.delete,

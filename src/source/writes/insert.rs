@@ -16,6 +16,7 @@ use crate::source::SourceError;
 use crate::source::writes::actions::{missing_xid, xid_of};
 use crate::source::writes::differences::{place, row_of_number};
 use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::forward::postpone;
 use crate::source::writes::hidden::{HiddenRow, hidden_key, visible};
 use crate::source::writes::inputs::{
     Inputs, join_documents, link_rows, select_documents, select_rows,
@@ -173,6 +174,11 @@ impl Transaction<'_> {
         document: usize,
     ) -> Result<(), Failure> {
         let mut rows = rows.clone();
+        let counts: Vec<usize> = rows.levels.iter().map(LevelRows::count).collect();
+        self.defer_references(target).await?;
+        let postponed = postpone(target.writable, &mut rows, |level| {
+            (0..counts[level]).collect()
+        });
         let Some(written) = self.insert_root(target, &mut rows).await? else {
             let hidden = self.find_hidden(target, &rows).await?.into_iter();
             inserted
@@ -183,6 +189,8 @@ impl Transaction<'_> {
         for level in 1..target.writable.levels.len() {
             self.insert_level(target, level, &mut rows, None).await?;
         }
+        self.set_postponed(target, &written.key, &mut rows, None, postponed)
+            .await?;
         self.check_visible(target, &rows).await?;
         self.check_stored_targets(target, scope, &rows, None)
             .await?;

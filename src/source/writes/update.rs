@@ -2,7 +2,8 @@
 //!
 //! Rows that the body lacks are deleted, the lowest level first; then, from the root down, rows that differ are updated
 //! and new ones inserted. A row that moves within the document is updated, so the row that it leaves is deleted after
-//! that. What a trigger keeps keeps the rows below it.
+//! that. What a trigger keeps keeps the rows below it. Where rows may refer to rows of later levels, new rows are inserted
+//! first, then rows are updated, and deleted last, unless that has violated a unique constraint.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::mem;
@@ -18,6 +19,7 @@ use crate::source::writes::differences::{
     row_of_number,
 };
 use crate::source::writes::error::{Failure, WriteError};
+use crate::source::writes::forward::postpone;
 use crate::source::writes::inputs::{Inputs, link_rows, select_rows};
 use crate::source::writes::owned::without_missing_targets;
 use crate::source::writes::transaction::{
@@ -67,19 +69,26 @@ impl Transaction<'_> {
         self.check_changed_targets(target, &write.writer, rows, &differences)
             .await?;
         let above_changed = mem::take(&mut differences.above_changed);
-        let left = differences.gone.split_above(target.writable, above_changed);
-        let has_deleted = !left.is_empty() || !differences.gone.is_empty();
-        let emptied = left.above(target.writable, &differences.gone);
-        let mut has_kept = is_any(
-            &self
-                .delete_rows(target, mem::take(&mut differences.gone))
-                .await?,
-        );
+        let deletes_last = target.writable.has_forward_references() && !self.was_violated;
+        let mut gone = mem::take(&mut differences.gone);
+        let has_deleted = !gone.is_empty();
+        let left = if deletes_last {
+            mem::take(&mut gone)
+        } else {
+            gone.split_above(target.writable, above_changed)
+        };
+        let emptied = left.above(target.writable, &gone);
+        let mut has_kept = is_any(&self.delete_rows(target, gone).await?);
+        self.defer_references(target).await?;
+        let new = |level| differences.new.get(&level).cloned().unwrap_or_default();
+        let postponed = postpone(target.writable, rows, new);
         for level in 0..target.writable.levels.len() {
             if let Some(changed) = differences.changed.get_mut(&level) {
                 add_relinked(target.writable, level, rows, changed);
-                let inputs = Inputs::document(key, rows, stored);
-                self.update_level(target, level, changed, inputs).await?;
+                if !deletes_last {
+                    let inputs = Inputs::document(key, rows, stored);
+                    self.update_level(target, level, changed, inputs).await?;
+                }
             }
             if let Some(new) = differences.new.get(&level).filter(|_| level > 0) {
                 let inserted = self.insert_level(target, level, rows, Some(new)).await;
@@ -88,6 +97,12 @@ impl Transaction<'_> {
                     without_missing_targets(target, scope, rows, Some(&differences), failure)
                 })?;
             }
+        }
+        self.set_postponed(target, key, rows, stored, postponed)
+            .await?;
+        for (&level, changed) in differences.changed.iter().filter(|_| deletes_last) {
+            let inputs = Inputs::document(key, rows, stored);
+            self.update_level(target, level, changed, inputs).await?;
         }
         self.check_stored_targets(target, &write.writer, rows, Some(&differences))
             .await?;
@@ -136,6 +151,9 @@ impl Transaction<'_> {
         mut gone: StoredRows,
     ) -> Result<KeysByLevel, Failure> {
         let writable = target.writable;
+        if self.delete_given(target, &gone).await? {
+            return Ok(KeysByLevel::new());
+        }
         let may_keep = writable.has_triggers && target.may_keep();
         if may_keep && !gone.is_empty() {
             self.savepoint(SAVEPOINT).await?;
@@ -182,6 +200,39 @@ impl Transaction<'_> {
                 return Ok(standing);
             }
         }
+    }
+
+    /// Where rows may refer to rows of later levels: deletes the rows of all levels by one statement, at whose end PostgreSQL
+    /// checks the references. Returns whether all rows were deleted.
+    async fn delete_given(
+        &mut self,
+        target: &WriteTarget<'_>,
+        gone: &StoredRows,
+    ) -> Result<bool, Failure> {
+        let Some(statement) = target.sql.delete_given.as_ref() else {
+            return Ok(false);
+        };
+        if gone.is_empty() {
+            return Ok(true);
+        }
+        let mut rows = Rows::of(target.writable);
+        for (&level, stored) in &gone.0 {
+            let mut keyed = key_rows(target.writable, level, stored);
+            if let (Some(to), Some(from)) =
+                (rows.levels.get_mut(level), keyed.levels.get_mut(level))
+            {
+                mem::swap(to, from);
+            }
+        }
+        let found = self
+            .run_statement(target, statement, Inputs::rows(&rows))
+            .await?;
+        let deleted: Option<i64> = match found.first() {
+            Some(row) => row.try_get(0).map_err(SourceError::from)?,
+            None => None,
+        };
+        let wanted = gone.0.values().map(Vec::len).sum();
+        Ok(deleted.and_then(place) == Some(wanted))
     }
 
     /// Deletes `stored` rows of one level. Returns those that triggers have kept.

@@ -179,6 +179,7 @@ fn parts_that_others_refer_to_stand_alone() {
         target,
         target_columns: owned(&["order_id", "tag_id"]),
         cascades: false,
+        deferrable: None,
     });
     let found = outline(&shop.suggest());
     assert!(
@@ -226,6 +227,7 @@ fn cycles_end() {
         target: 2,
         target_columns: owned(&["id"]),
         cascades: true,
+        deferrable: None,
     };
     let own = ForeignKey {
         target: 1,

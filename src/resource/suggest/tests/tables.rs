@@ -155,6 +155,7 @@ fn what_shows_a_secret_is_left_out() {
         target: login,
         target_columns: owned(&["session_id"]),
         cascades: false,
+        deferrable: None,
     });
     let table = database.catalogue.tables.get_mut("public.login").unwrap();
     let part = ("password".to_owned(), ValueType::Other);
