@@ -29,7 +29,6 @@ use crate::resource::catalogue::TableName;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::sql::identifier;
-use crate::resource::sql_type::SqlType;
 use crate::resource::writable::{Level, Writable, WritableColumn};
 use crate::resource::{Owner, Resource};
 

@@ -361,6 +361,35 @@ async fn a_stream_is_read_no_faster_than_it_is_inserted() {
     assert_eq!(larder.depts().await, 0);
 }
 
+/// The time limit held for all documents that arrived together.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_bulk_write_that_makes_progress_is_not_ended() {
+    let larder = TestService::start(
+        "create table slow (id int primary key);
+         create function slow() returns trigger language plpgsql as $$ begin perform pg_sleep(0.1); return new; end $$;
+         create trigger slow before insert on slow for each row execute function slow()",
+        "[[resource]]\nname = 'slow'\ntable = 'slow'",
+    )
+    .await;
+    let url = larder.url.clone();
+    let state = larder.stop().await;
+    // The limit is 1.4 s.
+    let brief = [("database.statement_timeout", "200ms")];
+    let larder = TestService::start_in(
+        state,
+        &url,
+        "[[resource]]\nname = 'slow'\ntable = 'slow'",
+        &brief,
+    )
+    .await;
+    let lines: Vec<String> = (0..20).map(|id| format!("{{\"id\":{id}}}\n")).collect();
+    let answer = larder
+        .write(Method::POST, "/slow", &[NDJSON], &lines.concat())
+        .await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json(), json!({"count": 20}));
+}
+
 /// One client took all, and bulk writes of others were refused.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_client_has_a_quarter_of_the_bulk_writes() {

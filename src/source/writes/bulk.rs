@@ -124,13 +124,14 @@ impl Writes {
         };
         let target = WriteTarget::of(&bulk.resource)?;
         let pauses = AttemptPauses::until(shared.attempts_end());
+        let limit = StepLimit::new(&mut bulk.following, &bulk.transaction, shared);
         let begin = begin(
             &mut bulk.transaction,
             &target,
             pauses,
             idle_max + TIMEOUT_MARGIN,
         );
-        bounded(&mut bulk.following, shared.time_limit(), begin).await?;
+        limit.run(begin).await?;
         Ok(bulk)
     }
 }
@@ -156,22 +157,48 @@ async fn begin(
     Ok(set.map_err(SourceError::from)?)
 }
 
-/// Runs a step of a bulk write.
-///
-/// # Errors
-/// [`SourceError::Timeout`] after `limit`, [`SourceError::Unavailable`] once the feed finds its database anew; else those
-/// of the step.
-async fn bounded<T>(
-    following: &mut watch::Receiver<Option<Arc<Identity>>>,
-    limit: Duration,
-    step: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, WriteError> {
-    tokio::select! {
-        ended = tokio::time::timeout(limit, step) => match ended {
-            Ok(ended) => ended.map_err(|failure| failure.error),
-            Err(_) => Err(SourceError::Timeout.into()),
-        },
-        _ = following.changed() => Err(SourceError::no_response().into()),
+/// Limits the steps of a bulk write, each of which may run a statement or more for each document.
+struct StepLimit<'f> {
+    following: &'f mut watch::Receiver<Option<Arc<Identity>>>,
+    /// Changes with each statement that has ended.
+    progress: watch::Receiver<()>,
+    /// The longest time from one to the next.
+    statement_max: Duration,
+}
+
+impl<'f> StepLimit<'f> {
+    fn new(
+        following: &'f mut watch::Receiver<Option<Arc<Identity>>>,
+        transaction: &Transaction<'_>,
+        shared: &Shared,
+    ) -> Self {
+        Self {
+            following,
+            progress: transaction.progress.subscribe(),
+            statement_max: shared.time_limit(),
+        }
+    }
+
+    /// Runs a step.
+    ///
+    /// # Errors
+    /// [`SourceError::Timeout`] if a statement takes too long, [`SourceError::Unavailable`] once the feed finds its database
+    /// anew; else those of the step.
+    async fn run<T>(
+        mut self,
+        step: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, WriteError> {
+        let mut step = std::pin::pin!(step);
+        loop {
+            let ended = tokio::time::timeout(self.statement_max, self.progress.changed());
+            tokio::select! {
+                ended = &mut step => return ended.map_err(|failure| failure.error),
+                _ = self.following.changed() => return Err(SourceError::no_response().into()),
+                ended = ended => if ended.is_err() {
+                    return Err(SourceError::Timeout.into());
+                },
+            }
+        }
     }
 }
 
@@ -204,11 +231,12 @@ impl BulkTransaction<'_> {
                 document: foreign,
             });
         }
+        let limit = StepLimit::new(&mut self.following, transaction, self.shared);
         let inserting = async {
             let target = WriteTarget::of(resource)?;
             transaction.insert_bulk(&target, scope, &rows).await
         };
-        let error = match bounded(&mut self.following, self.shared.time_limit(), inserting).await {
+        let error = match limit.run(inserting).await {
             Ok(inserted) => {
                 self.xid = inserted.xid;
                 let keys = inserted.keys?;
@@ -225,13 +253,14 @@ impl BulkTransaction<'_> {
         if !error.is_of_one_document() {
             return Err(error);
         }
+        let limit = StepLimit::new(&mut self.following, transaction, self.shared);
         let searching = async {
             let target = WriteTarget::of(resource)?;
             transaction
                 .find_refused_document(&target, scope, &rows)
                 .await
         };
-        let found = bounded(&mut self.following, self.shared.time_limit(), searching).await;
+        let found = limit.run(searching).await;
         Err(found.ok().flatten().unwrap_or(error))
     }
 
@@ -263,6 +292,7 @@ impl BulkTransaction<'_> {
     ) -> Result<Vec<Loaded>, WriteError> {
         let transaction = &mut self.transaction;
         let resource = &*self.resource;
+        let limit = StepLimit::new(&mut self.following, transaction, self.shared);
         let reading = async {
             let target = WriteTarget::of(resource)?;
             let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -271,7 +301,7 @@ impl BulkTransaction<'_> {
             }
             transaction.read_written(&target, &keys, returned).await
         };
-        bounded(&mut self.following, self.shared.time_limit(), reading).await
+        limit.run(reading).await
     }
 
     /// Reads the stored documents of `keys`, in their order, without those that may not be returned, and those that a trigger
@@ -300,8 +330,8 @@ impl BulkTransaction<'_> {
     pub async fn commit(mut self) -> Result<Option<Token>, WriteError> {
         let transaction = &mut self.transaction;
         let target = WriteTarget::of(&self.resource)?;
-        let committing = transaction.commit(&target);
-        let committed = bounded(&mut self.following, self.shared.time_limit(), committing).await;
+        let limit = StepLimit::new(&mut self.following, transaction, self.shared);
+        let committed = limit.run(transaction.commit(&target)).await;
         let was_sent = self.transaction.committing;
         committed.map_err(|error| match error {
             WriteError::Source(SourceError::Timeout) if was_sent => WriteError::Unknown,

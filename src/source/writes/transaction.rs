@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use sqlx::Row;
 use sqlx::postgres::PgRow;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::resource::Resource;
@@ -38,6 +38,8 @@ pub(super) struct Transaction<'t> {
     pub(super) was_violated: bool,
     /// When it requested its first lock; `None` once it waits for no further lock.
     locks_held_since: Option<Instant>,
+    /// Notified of each statement that has ended.
+    pub(super) progress: watch::Sender<()>,
     /// The rows of the only document that it writes, once they are known.
     pub(super) rows: Option<Rows>,
     /// Whether `commit` was sent. From then on only PostgreSQL's response tells the outcome.
@@ -105,6 +107,7 @@ impl<'t> Transaction<'t> {
             lock_retry,
             was_violated: false,
             locks_held_since: None,
+            progress: watch::channel(()).0,
             rows: None,
             committing: false,
             committed: &shared.committed,
@@ -398,6 +401,7 @@ impl<'t> Transaction<'t> {
             .fetch_all(&mut self.session.connection)
             .await
             .map_err(|error| write_failure(error, Some(target.writable)))?;
+        self.progress.send_replace(());
         self.session
             .check_rows_proof(statement.sql.proof(), &rows)?;
         Ok(rows)
