@@ -244,6 +244,18 @@ impl RandomTable {
     }
 }
 
+/// The place where the documents differ.
+fn difference(found: &str, expected: &str) -> String {
+    let pairs = found.bytes().zip(expected.bytes());
+    let at = pairs.take_while(|(a, b)| a == b).count();
+    let around = |text: &str| {
+        let end = text.len().min(at + 60);
+        String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(60)..end]).into_owned()
+    };
+    let (found, expected) = (around(found), around(expected));
+    format!("  larder     …{found}\n  PostgreSQL …{expected}")
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_postgresqls_own_json() {
     let mut rng = SeededRng(SEED);
@@ -293,23 +305,10 @@ async fn documents_are_postgresqls_own_json() {
             let (id, expected): (i32, String) = (row.get(0), row.get(1));
             let answer = larder.get(&format!("/{}/{id}", root.table)).await;
             if answer.body != expected {
-                let at = answer
-                    .body
-                    .bytes()
-                    .zip(expected.bytes())
-                    .take_while(|(a, b)| a == b)
-                    .count();
-                let around = |text: &str| {
-                    let end = text.len().min(at + 60);
-                    String::from_utf8_lossy(&text.as_bytes()[at.saturating_sub(60)..end])
-                        .into_owned()
-                };
+                let difference = difference(&answer.body, &expected);
                 wrong.push(format!(
-                    "/{}/{id}: {}\n  larder     …{}\n  PostgreSQL …{}",
-                    root.table,
-                    answer.status,
-                    around(&answer.body),
-                    around(&expected)
+                    "/{}/{id}: {}\n{difference}",
+                    root.table, answer.status
                 ));
             }
         }

@@ -373,27 +373,7 @@ impl Plan {
             .iter()
             .map(|resource| resource.toml(tiers, policies))
             .collect();
-        let mut sql =
-            String::from("create schema kinds; create type kinds.mood as enum ('calm', 'wild');\n");
-        let families = [&roots, &children, &lookups];
-        if families
-            .iter()
-            .any(|family| family.beside.contains(OVERLAPS))
-        {
-            sql.push_str("create extension btree_gist;\n");
-        }
-        for family in families {
-            sql.push_str(&family.sql);
-            let top = &family.members[0].0;
-            let other = &family.members[rng.below(family.members.len())].0;
-            for of in [top, other] {
-                writeln!(
-                    sql,
-                    "create or replace view {of}_v as select id, part, label from {of};"
-                )
-                .unwrap();
-            }
-        }
+        let mut sql = create_families(rng, [&roots, &children, &lookups]);
         for resource in &resources {
             resource.links(rng, &children, &mut sql);
         }
@@ -417,13 +397,11 @@ impl Plan {
             (of_role, of_database) = (Vec::new(), Vec::new());
         }
         // Nobody could log in if what the trigger does were refused.
+        let mut settings = of_role.iter().chain(&of_database);
         let has_login_trigger = TestCluster::version() >= 17
             && rng.below(4) == 0
             && !is_in(without, LOGIN)
-            && !of_role
-                .iter()
-                .chain(&of_database)
-                .any(|setting| setting.contains("read_only"));
+            && !settings.any(|setting| setting.contains("read_only"));
         Self {
             resources,
             sql,
@@ -441,6 +419,29 @@ impl Plan {
     pub(super) fn family(&self, prefix: char) -> Option<&TableFamily> {
         self.families.iter().find(|family| family.prefix == prefix)
     }
+}
+
+/// SQL that creates the tables of the families, with views of them.
+fn create_families(rng: &mut SeededRng, families: [&TableFamily; 3]) -> String {
+    let mut sql =
+        String::from("create schema kinds; create type kinds.mood as enum ('calm', 'wild');\n");
+    if families
+        .iter()
+        .any(|family| family.beside.contains(OVERLAPS))
+    {
+        sql.push_str("create extension btree_gist;\n");
+    }
+    for family in families {
+        sql.push_str(&family.sql);
+        let top = &family.members[0].0;
+        let other = &family.members[rng.below(family.members.len())].0;
+        for of in [top, other] {
+            let view =
+                format!("create or replace view {of}_v as select id, part, label from {of};");
+            writeln!(sql, "{view}").unwrap();
+        }
+    }
+    sql
 }
 
 impl PlannedResource {
@@ -527,10 +528,8 @@ impl PlannedResource {
         let columns = child.foreign_key.join(", ");
         writeln!(sql, "create index on {} ({columns});", child.table).unwrap();
         if children.form == Form::Plain && rng.below(2) == 0 {
-            let enforced = match TestCluster::version() >= 18 && rng.below(2) == 0 {
-                true => " not enforced",
-                false => "",
-            };
+            let is_enforced = TestCluster::version() < 18 || rng.below(2) != 0;
+            let enforced = if is_enforced { "" } else { " not enforced" };
             writeln!(
                 sql,
                 "alter table {} add foreign key ({columns}) references {} ({}) on update cascade on delete cascade{enforced};",

@@ -297,77 +297,16 @@ mod tests {
     /// Invision, Kamailio, Asterisk, ejabberd, Vaultwarden, ASP.NET Identity, OTRS, Bugzilla, Matomo, Wiki.js, Samba and others.
     #[test]
     fn names_of_secrets_in_public_schemas_are_known() {
-        for name in [
-            "pass_crypt",
-            "pass_salt",
-            "PWD_",
-            "pwd_",
-            "SALT_",
-            "credential",
-            "user_pass",
-            "user_activation_key",
-            "ha1",
-            "ha1b",
-            "user_password",
-            "user_newpassword",
-            "user_token",
-            "user_email_token",
-            "pass",
-            "otpKey",
-            "otep_secret",
-            "encrypted_password",
-            "reset_password_token",
-            "otp_backup_codes",
-            "encrypted_otp_secret_iv",
-            "encrypted_value",
-            "runners_token",
-            "private_key",
-            "MfaSecret",
-            "mfasecret",
-            "password_crypt",
-            "totp_secret",
-            "password_hash",
-            "access_token",
-            "secret_data",
-            "credential_data",
-            "passwd",
-            "tls_psk",
-            "user_newpasswd",
-            "user_actkey",
-            "user_form_salt",
-            "hashed_password",
-            "crypted_password",
-            "passwd_hash",
-            "scratch_salt",
-            "password_",
-            "digest",
-            "rp_token",
-            "secure_key",
-            "loginkey",
-            "members_pass_hash",
-            "members_pass_salt",
-            "md5_cred",
-            "md5secret",
-            "serverkey",
-            "storedkey",
-            "SecurityStamp",
-            "PasswordHash",
-            "pw",
-            "cryptpassword",
-            "token_auth",
-            "tfaSecret",
-            "totp_recover",
-            "passphrase",
-            "api_token",
-            "apikey",
-            "ApiKey",
-            "signing_key",
-            "sessionKey",
-            "user_pwd",
-            "userPass",
-            "smtp_pass",
-            "db_creds",
-        ] {
+        let names = "pass_crypt pass_salt PWD_ pwd_ SALT_ credential user_pass user_activation_key ha1 ha1b user_password \
+            user_newpassword user_token user_email_token pass otpKey otep_secret encrypted_password \
+            reset_password_token otp_backup_codes encrypted_otp_secret_iv encrypted_value runners_token \
+            private_key MfaSecret mfasecret password_crypt totp_secret password_hash access_token secret_data \
+            credential_data passwd tls_psk user_newpasswd user_actkey user_form_salt hashed_password \
+            crypted_password passwd_hash scratch_salt password_ digest rp_token secure_key loginkey \
+            members_pass_hash members_pass_salt md5_cred md5secret serverkey storedkey SecurityStamp PasswordHash \
+            pw cryptpassword token_auth tfaSecret totp_recover passphrase api_token apikey ApiKey signing_key \
+            sessionKey user_pwd userPass smtp_pass db_creds";
+        for name in names.split_whitespace() {
             assert!(is_secret(name), "{name}");
         }
     }
