@@ -19,6 +19,7 @@
 //! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
 //! - `unreadable`: documents that PostgreSQL can't return.
 //! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
+//! - `proof`: the definition by which PostgreSQL is read.
 //! - `memory`, `document`, `encoding`, `eviction`, `ghosts`: the memory tier.
 //! - `disk_tier`, `orders`, `writer`, `disk`, `resumption`: the disk tier, its queues and threads, and its use after a
 //!   restart.
@@ -40,6 +41,7 @@ mod lease;
 mod lookup;
 pub mod memory;
 mod orders;
+mod proof;
 mod recent;
 mod resumption;
 mod status;
@@ -65,6 +67,7 @@ use crate::cache::freshness::Freshness;
 use crate::cache::generation::Versions;
 use crate::cache::lease::Leases;
 use crate::cache::memory::{Memory, MemoryConfig};
+use crate::cache::proof::DefinitionProof;
 use crate::cache::recent::Recent;
 pub use crate::cache::recent::{
     Extent, InvalidationCause, LastInvalidation, RecentEvents, RecentInvalidation, SlowLoad,
@@ -81,7 +84,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::{Access, Loader};
+use crate::source::loader::{Access, FingerprintQuery, Loader};
 
 /// The settings of a cache.
 #[derive(Clone, Debug)]
@@ -195,6 +198,9 @@ struct CachedResource {
     /// The prefix of its keys on disk.
     prefix: AtomicU64,
     fingerprint: Mutex<String>,
+    /// How the fingerprint is read by requests.
+    query: Mutex<Option<FingerprintQuery>>,
+    proof: DefinitionProof,
     /// A [`Boottime`]: when a definition replaced another one.
     changed_at: AtomicU64,
     hits_memory: AtomicU64,
@@ -369,6 +375,8 @@ impl CachedResource {
             reason: Mutex::new("the database has not been reached yet".into()),
             prefix: AtomicU64::new(0),
             fingerprint: Mutex::default(),
+            query: Mutex::default(),
+            proof: DefinitionProof::new(),
             changed_at: AtomicU64::new(Boottime::NEVER.0),
             hits_memory: AtomicU64::new(0),
             hits_disk: AtomicU64::new(0),

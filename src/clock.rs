@@ -46,6 +46,12 @@ impl Boottime {
         Self(self.0.saturating_add(nanoseconds))
     }
 
+    /// The moment before `time`, but after `NEVER`.
+    pub fn before(self, time: Duration) -> Self {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(nanoseconds).max(1))
+    }
+
     /// The time since `earlier`, for metrics and messages: zero if that is later than `self`, [`Duration::MAX`] if one
     /// of the two is `NEVER`. To decide whether tiers are fresh, use [`Boottime::is_within`].
     pub fn since(self, earlier: Self) -> Duration {

@@ -26,7 +26,7 @@ mod bell;
 mod change_log;
 mod change_set;
 mod ddl;
-mod definition;
+pub mod definition;
 pub mod establish;
 mod follower;
 mod history;
@@ -65,6 +65,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
+use crate::source::loader::FingerprintQuery;
 use crate::source::session::{Database, Identity};
 
 /// What happens to requests while the tiers are not fresh.
@@ -175,6 +176,8 @@ pub enum Event {
         definition: Arc<Resource>,
         /// Of what its freshness depends on.
         fingerprint: String,
+        /// How the fingerprint is read again, by requests; `None` in tests without PostgreSQL.
+        query: Option<FingerprintQuery>,
     },
     /// What the resource's freshness depends on has changed, so all its entries are invalid.
     Distrusted {

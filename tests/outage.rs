@@ -5,6 +5,7 @@ use std::time::Duration;
 use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::StreamExt;
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use larder::source::SourceError;
 use nix::sys::signal::{Signal, kill};
@@ -216,6 +217,55 @@ pub(crate) async fn another_database_of_the_same_name_is_another_database() {
     }
     hit_again(&larder, "/items/1").await;
     assert_eq!(name(&larder.get("/items/1").await), "of the other");
+}
+
+/// While the feed was behind, documents came from PostgreSQL by the definition that was read before: a column that had been
+/// added more than `max_staleness` before was missing.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_past_the_tiers_use_no_definition_of_before() {
+    let database = TestCluster::database().await;
+    let tables = format!("{SQL}; create table other (id int primary key); insert into other values (1)");
+    execute(&database.url, &tables).await;
+    let proxy = FaultProxy::start(&database.url).await.unwrap();
+    let settings = [
+        &SETTINGS[..],
+        &[
+            ("database.listen_url", &*proxy.url),
+            ("request_timeout", "1s"),
+        ],
+    ];
+    let toml = format!(
+        "{ITEMS}[[resource.by]]\nname = 'name'\ncolumns = ['name']\n\
+         [[resource]]\nname = 'others'\ntable = 'other'\n"
+    );
+    let larder = TestService::start_on(&database.url, &toml, &settings.concat()).await;
+    hit(&larder, "/items/1").await;
+    proxy.set(NetworkFault::Cut);
+    trust_ends(&larder, "/items/1").await;
+    let altered = "alter table item add column added int not null default 5; update item set name = id::text";
+    execute(&database.url, altered).await;
+    eventually("not the old form", async || {
+        let answer = larder.get("/items/1").await;
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+
+    let paths = ["/items/1", "/items/2", "/items/by/name/3", "/items"];
+    for answer in join_all(paths.map(|path| larder.get(path))).await {
+        assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE, "{}", answer.body);
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    // What has not changed is read, though the feed is lost.
+    let other = larder.get("/others/1").await;
+    assert_eq!(other.cache_status(), "larder; fwd=bypass; detail=feed");
+    assert_eq!(larder.get("/others").await.status, StatusCode::OK);
+
+    // They wait for the new definition.
+    let waiting = join_all(paths.map(|path| larder.get(path)));
+    let (answers, ()) = tokio::join!(waiting, async { proxy.set(NetworkFault::None) });
+    for answer in answers {
+        assert!(answer.body.contains(r#""added":5"#), "{}", answer.body);
+    }
 }
 
 /// The number of requests that wait is bounded, of each client, too, and hits in memory are not among them.

@@ -65,7 +65,7 @@ impl Cache {
             let stripe = self.versions.stripe(resource, &key);
             let version = self.versions.version(resource, stripe);
             // After the version, so that a later change of the definition also makes the version outdated.
-            let definition = self.resource(resource)?;
+            let definition = self.proven(resource, began).await?;
             #[cfg(test)]
             reach(Point::Noted);
             // A statement that was sent before the request may not see the transaction of its token, nor what PostgreSQL
@@ -197,7 +197,8 @@ impl Cache {
         let began = Boottime::now();
         let mut repeats = 0;
         loop {
-            let finding = self.loader.find(self.resource(resource)?, find.clone());
+            let definition = self.proven(resource, began).await?;
+            let finding = self.loader.find(definition, find.clone());
             match self.wait_within_limits(resource, began, finding).await? {
                 Err(error)
                     if self
@@ -221,9 +222,8 @@ impl Cache {
         let began = Boottime::now();
         let mut repeats = 0;
         let found = loop {
-            let reading = self
-                .loader
-                .read_found(self.resource(resource)?, find.clone());
+            let definition = self.proven(resource, began).await?;
+            let reading = self.loader.read_found(definition, find.clone());
             match self.wait_within_limits(resource, began, reading).await? {
                 Err(error)
                     if self
@@ -251,9 +251,8 @@ impl Cache {
         let began = Boottime::now();
         let mut repeats = 0;
         loop {
-            let reading = self
-                .loader
-                .read_page(self.resource(resource)?, page.clone());
+            let definition = self.proven(resource, began).await?;
+            let reading = self.loader.read_page(definition, page.clone());
             match self.wait_within_limits(resource, began, reading).await? {
                 Err(error)
                     if self
@@ -289,7 +288,7 @@ impl Cache {
 
     /// Waits for an answer of PostgreSQL: at most `request_timeout`, and at most [`UNREACHABLE_WAIT`] while the feed
     /// has lost PostgreSQL.
-    async fn wait_within_limits<T>(
+    pub(super) async fn wait_within_limits<T>(
         &self,
         resource: ResourceId,
         began: Boottime,

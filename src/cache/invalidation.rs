@@ -40,8 +40,11 @@ impl Cache {
                 resource,
                 definition,
                 fingerprint,
+                query,
             } => {
+                *lock(&self.cached(resource).query) = query;
                 self.define(resource, definition, &fingerprint);
+                self.cached(resource).proof.note_defined();
             }
             Event::Distrusted { resource } => self.distrust(resource),
             Event::Unfit { resource, reason } => {
@@ -50,6 +53,7 @@ impl Cache {
                 *lock(&self.cached(resource).reason) = reason;
                 self.cached(resource).unfit.store(true, Ordering::SeqCst);
                 self.cached(resource).current.store(None);
+                self.cached(resource).proof.note_defined();
             }
             Event::Passed(pass) => self.apply_pass(pass),
             Event::Resumed(pass) => self.resume(pass),

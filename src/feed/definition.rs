@@ -18,15 +18,18 @@
 //!   trusted for `max_staleness` from the start of the last pass that compared them (`tests/model`, module
 //!   `definition`).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::feed::schema::TABLES;
 use crate::resource::ResourceId;
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::STATE_SQL;
 use crate::source::SourceError;
+use crate::source::loader::FingerprintQuery;
 
 /// The tables that the freshness of each resource depends on, as parallel lists for SQL.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +47,25 @@ where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' \
   and l.database = (select oid from pg_database where datname = current_database())";
 
 impl WatchedTables {
+    /// How the fingerprint of each resource is read again over other connections.
+    pub(super) fn queries(&self) -> BTreeMap<ResourceId, FingerprintQuery> {
+        let sql = Arc::new(fingerprint_sql());
+        let mut queries = BTreeMap::new();
+        let tables = self.oids.iter().zip(&self.named);
+        for (resource, (oid, is_named)) in self.resources.iter().zip(tables) {
+            if let Ok(resource) = ResourceId::try_from(*resource) {
+                let query = queries.entry(resource).or_insert_with(|| FingerprintQuery {
+                    sql: Arc::clone(&sql),
+                    oids: Vec::new(),
+                    named: Vec::new(),
+                });
+                query.oids.push(*oid);
+                query.named.push(*is_named);
+            }
+        }
+        queries
+    }
+
     /// The resources that can't be read at the moment, since one of their tables is locked.
     pub(super) async fn locked_resources(
         &self,
@@ -64,9 +86,10 @@ impl WatchedTables {
 /// The fingerprint of each resource. Parameters are the lists `resources`, `oids` and `named` of [`WatchedTables`].
 ///
 /// A fingerprint is a hash of lines, one for each row of the catalogue that counts. The hashes of lines are combined
-/// without an order; since each line contains an oid and a transaction number, no two lines are equal. After the hash
-/// follows what row security lets larder's role see, as [`STATE_SQL`] gives it, to be compared with the state in which
-/// the resource was checked.
+/// without an order; since each line contains an oid and a transaction number, no two lines are equal. What depends on
+/// larder's role follows, if a table has row security: after a slash a hash of the settings of role and database, and
+/// after a space what row security lets the role see, as [`STATE_SQL`] gives it, to be compared with the state in which
+/// the resource was checked. [`of_tables`] is the rest.
 ///
 /// - Schemas are included by name, since the statements of documents and passes name them, and renaming a schema
 ///   changes no table; and by oid and transaction number, since two schemas may exchange their names and change them
@@ -109,8 +132,6 @@ l (oid, line) as ( \
       from pg_index x where x.indrelid = any((select named from t)::oid[]) and x.indisunique \
     union all select k.conrelid, concat_ws(' ', 'k', k.oid, k.xmin) \
       from pg_constraint k where k.conrelid = any((select named from t)::oid[]) and k.contype in ('f', 'p', 'u') \
-    union all select c.oid, concat_ws(' ', 'g', g.setdatabase, g.setrole, g.setconfig, g.since) \
-      from pg_class c cross join ({settings}) g where c.oid = any((select named from t)::oid[]) and c.relrowsecurity \
     union all select p.polrelid, concat_ws(' ', 'r', p.oid, p.xmin) \
       from pg_policy p where p.polrelid = any((select named from t)::oid[]) \
     union all select u.oid, concat_ws(' ', 'y', t.oid, t.xmin, n.nspname, n.oid, n.xmin) \
@@ -129,11 +150,12 @@ l (oid, line) as ( \
       join pg_cast j on j.castsource = u.type and j.casttarget = 'json'::regtype left join pg_proc f on f.oid = j.castfunc), \
 q (oid, state) as materialized (select c.oid, {state} \
   from pg_class c where c.oid = any((select named from t)::oid[]) and c.relrowsecurity), \
+gs as materialized (select bit_xor(hashtextextended(concat_ws(' ', g.setdatabase, g.setrole, g.setconfig, g.since), 0)) as hash from ({settings}) g), \
 h as (select l.oid, bit_xor(hashtextextended(l.line, 0)) as hash from l group by l.oid) \
 select coalesce(array_agg(hash order by resource), '{}') as hashes, coalesce(array_agg(resource order by resource), '{}') as resources from ( \
-  select w.resource, concat_ws(' ', bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0)), \
-    string_agg(q.state, ', ' order by w.oid)) as hash \
-  from w cross join own left join h on h.oid = w.oid left join q on q.oid = w.oid and w.named group by w.resource) r";
+  select w.resource, concat_ws(' ', concat_ws('/', bit_xor(hashtextextended(concat_ws(' ', w.oid, h.hash, own.hash), 0)), \
+    max(gs.hash) filter (where q.oid is not null)), string_agg(q.state, ', ' order by w.oid)) as hash \
+  from w cross join own cross join gs left join h on h.oid = w.oid left join q on q.oid = w.oid and w.named group by w.resource) r";
 
 /// Joins the types `u` of `used` to the types that they consist of.
 const PARTS_SQL: &str = "\
@@ -313,6 +335,20 @@ impl Remainder {
             format!("md5({})", parts.join(" || "))
         }
     }
+}
+
+/// The part of a fingerprint that does not depend on the role that reads it.
+pub fn of_tables(fingerprint: &str) -> &str {
+    fingerprint.split(['/', ' ']).next().unwrap_or_default()
+}
+
+/// SQL for the fingerprint of one resource: see [`FingerprintQuery`].
+fn fingerprint_sql() -> ProvedSql {
+    let resources = "array_fill(0, array[cardinality($1::int8[])])";
+    let fingerprints = fingerprints_sql([resources, "$1", "$2"]);
+    ProvedSql::new(&format!(
+        "select {PROOF} as proof, f.hashes[1] as fingerprint from ({fingerprints}) f"
+    ))
 }
 
 /// Resources, each with its fingerprint.

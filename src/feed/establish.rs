@@ -109,6 +109,9 @@ pub(super) enum EstablishOutcome {
         identity: Identity,
         /// One for each configured resource.
         resources: Vec<CheckedResource>,
+        /// What the resources were read from.
+        watched: WatchedTables,
+        fingerprints: Fingerprints,
         /// For the log and the status.
         reason: String,
     },
@@ -209,21 +212,29 @@ impl Establishing<'_> {
             .install_delay(&mut snapshot, &server, &inspection, &missing)
             .await?;
         if let Some(reason) = self.schema_delay(delay.as_ref(), &inspection, &missing)? {
+            let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
+            let fingerprints = definitions.fingerprints(&mut snapshot).await?;
             snapshot.rollback().await.map_err(SourceError::from)?;
             return Ok(Some(EstablishOutcome::Delayed {
                 identity: server,
                 resources: inspection.resources,
+                watched: definitions.watched,
+                fingerprints,
                 reason,
             }));
         }
         let creates_triggers =
             self.options.install && self.pending.is_none() && !missing.triggers.tables.is_empty();
         if creates_triggers || !missing.parts.is_empty() {
+            let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
+            let fingerprints = definitions.fingerprints(&mut snapshot).await?;
             snapshot.rollback().await.map_err(SourceError::from)?;
             let installing = self.install(connection, missing, &inspection.loggers, delay.as_ref());
             return Ok(installing.await?.map(|holders| EstablishOutcome::Delayed {
                 identity: server,
                 resources: inspection.resources,
+                watched: definitions.watched,
+                fingerprints,
                 reason: format!("waiting for {holders}"),
             }));
         }

@@ -78,6 +78,8 @@ pub(super) struct Feed<F> {
     is_lost: bool,
     position: Option<Position>,
     fingerprints: Fingerprints,
+    /// The fingerprints of the last delay.
+    delayed: Fingerprints,
     /// The signs that belong to the fingerprints. `None` on a new connection, since its plan mark is another one.
     signs: Option<DefinitionSigns>,
     /// The server process of the connection, after the first pass.
@@ -159,6 +161,7 @@ impl<F: FnMut(Event)> Feed<F> {
             is_lost: false,
             position: None,
             fingerprints: Vec::new(),
+            delayed: Vec::new(),
             signs: None,
             process: None,
             fingerprints_at: Boottime::NEVER,

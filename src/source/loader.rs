@@ -14,6 +14,7 @@
 mod access;
 mod connection;
 mod finds;
+mod fingerprint;
 mod limits;
 mod pages;
 mod queue;
@@ -39,6 +40,7 @@ use crate::source::connections::{Connections, Purpose};
 pub use crate::source::loader::access::Access;
 use crate::source::loader::access::AccessChecks;
 use crate::source::loader::connection::TIMEOUT_MARGIN;
+pub use crate::source::loader::fingerprint::FingerprintQuery;
 use crate::source::loader::limits::ReadLimits;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
 use crate::source::loader::slow::LoadLog;
@@ -157,6 +159,7 @@ struct Shared {
     /// Pages have at most half of the connections that read, so that a slow list holds up no document.
     pages: ReadLimits,
     finds: ReadLimits,
+    fingerprints: ReadLimits,
     connections: Arc<Connections>,
     document_bytes_max: usize,
     log: LoadLog,
@@ -254,6 +257,7 @@ impl Loader {
             pause_begun: Notify::new(),
             pages: ReadLimits::new(connections.lists_max(), WAITING_PAGES_MAX),
             finds: ReadLimits::new(connections.finds_max(), WAITING_FINDS_MAX),
+            fingerprints: ReadLimits::new(connections.finds_max(), WAITING_FINDS_MAX),
             connections,
             document_bytes_max,
             log: LoadLog::new(log_slow),
@@ -385,6 +389,7 @@ impl Loader {
         self.shared.queue().close();
         self.shared.pages.stop();
         self.shared.finds.stop();
+        self.shared.fingerprints.stop();
         let mut workers =
             std::mem::take(&mut *self.workers.lock().unwrap_or_else(PoisonError::into_inner));
         let ended = async { while workers.join_next().await.is_some() {} };

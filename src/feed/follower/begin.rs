@@ -1,6 +1,6 @@
 //! The beginning on a new connection: the database is established, and the cache is told what has changed.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
@@ -8,6 +8,7 @@ use sqlx::postgres::PgConnection;
 use crate::feed::Event;
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
+use crate::feed::definition::{Fingerprints, WatchedTables};
 use crate::feed::establish::inspection::CheckedResource;
 use crate::feed::establish::{
     EstablishError, EstablishOptions, EstablishOutcome, Established, check_fit, establish,
@@ -21,6 +22,7 @@ use crate::resource::changes::DefinitionChanges;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
+use crate::source::loader::FingerprintQuery;
 use crate::source::rights::with_grants;
 use crate::source::session::Identity;
 
@@ -35,9 +37,12 @@ impl<F: FnMut(Event)> Feed<F> {
             EstablishOutcome::Delayed {
                 identity,
                 resources,
+                watched,
+                fingerprints,
                 reason,
             } => {
-                self.publish_delay(identity, &resources, &reason);
+                self.publish_delay(identity);
+                self.define_delayed(&resources, &watched, fingerprints, &reason);
                 return Err(StopReason::Delayed(reason));
             }
         };
@@ -129,7 +134,14 @@ impl<F: FnMut(Event)> Feed<F> {
         let is_row_security_known =
             !was_lost || definitions.remainder.row_security_tables.is_empty();
         let is_unchanged = is_same_history && is_row_security_known;
-        self.define(&resources, &fingerprints, is_unchanged, may_fit_soon);
+        let queries = definitions.watched.queries();
+        self.define(
+            &resources,
+            &fingerprints,
+            queries,
+            is_unchanged,
+            may_fit_soon,
+        );
         self.fingerprints = fingerprints;
         if !is_same_history || self.position.is_none() {
             (self.on_event)(Event::Reset(position.clone()));
@@ -208,7 +220,7 @@ impl<F: FnMut(Event)> Feed<F> {
 
     /// Tells the cache to read everything from PostgreSQL, while schema larder is not complete and may not be
     /// installed.
-    fn publish_delay(&mut self, identity: Identity, resources: &[CheckedResource], reason: &str) {
+    fn publish_delay(&mut self, identity: Identity) {
         let identity = Identity {
             epoch_table: 0,
             history: self.history.id(),
@@ -224,8 +236,24 @@ impl<F: FnMut(Event)> Feed<F> {
                 (self.on_event)(Event::Distrusted { resource });
             }
         }
+    }
+
+    /// Tells the cache of the resources that fit, as far as their tables have changed since the last delay, to be read from
+    /// PostgreSQL for this `reason`.
+    fn define_delayed(
+        &mut self,
+        resources: &[CheckedResource],
+        watched: &WatchedTables,
+        fingerprints: Fingerprints,
+        reason: &str,
+    ) {
+        let mut queries = watched.queries();
         for (id, resource) in ResourceId::in_order().zip(resources) {
-            if let (Ok(resource), true) = (resource, self.defined.insert(id)) {
+            let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
+            let is_known = fingerprint.is_some_and(|known| self.delayed.contains(known));
+            if let Ok(resource) = resource
+                && (self.defined.insert(id) || !is_known)
+            {
                 let mut definition = Resource::clone(resource);
                 definition.uncached = Some(reason.to_owned());
                 // The check of row security needs schema larder.
@@ -233,10 +261,14 @@ impl<F: FnMut(Event)> Feed<F> {
                 (self.on_event)(Event::Defined {
                     resource: id,
                     definition: Arc::new(definition),
-                    fingerprint: String::new(),
+                    fingerprint: fingerprint
+                        .map(|(_, text)| text.clone())
+                        .unwrap_or_default(),
+                    query: queries.remove(&id),
                 });
             }
         }
+        self.delayed = fingerprints;
     }
 
     /// Logs what a definition differs in from the last one of the resource.
@@ -268,6 +300,7 @@ impl<F: FnMut(Event)> Feed<F> {
         &mut self,
         resources: &[CheckedResource],
         fingerprints: &[(ResourceId, String)],
+        mut queries: BTreeMap<ResourceId, FingerprintQuery>,
         is_unchanged: bool,
         may_fit_soon: bool,
     ) {
@@ -286,6 +319,7 @@ impl<F: FnMut(Event)> Feed<F> {
                         resource: id,
                         definition: Arc::clone(definition),
                         fingerprint: fingerprint.clone(),
+                        query: queries.remove(&id),
                     });
                 }
                 (Ok(_), None) => {

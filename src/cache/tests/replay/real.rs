@@ -212,6 +212,7 @@ impl Run {
             resource: ITEMS,
             definition: Arc::new(named("items")),
             fingerprint: "f".into(),
+            query: None,
         });
         self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(ITEMS));
     }
