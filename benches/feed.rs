@@ -107,6 +107,7 @@ fn pass(cache: &Cache, next: &mut u64, count: u64) -> Event {
         began_at: Boottime::now(),
         fresh_at: Boottime::now(),
         cause: PassCause::Bell,
+        verified: None,
         lag_from: None,
     })
 }

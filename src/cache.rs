@@ -17,6 +17,7 @@
 //! This module knows neither HTTP nor SQL. Its main parts:
 //!
 //! - `lookup`, `lease`, `fill`: a request reads a document; on a miss one load serves all requests for the key.
+//! - `demand`: what a request asks for beyond bounded staleness.
 //! - `unreadable`: documents that PostgreSQL can't return.
 //! - `invalidation`, `generation`, `freshness`: events of the feed make entries invalid and tiers fresh.
 //! - `proof`: the definition by which PostgreSQL is read.
@@ -26,6 +27,7 @@
 //! - `audit`: a check of hits. `status`, `explanation`, `recent`: what the admin address shows.
 
 pub mod audit;
+mod demand;
 pub mod disk;
 mod disk_tier;
 pub mod document;
@@ -58,6 +60,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use tokio::sync::watch;
 
 use crate::cache::audit::{AuditConfig, Auditor};
+pub use crate::cache::demand::{Demand, Strict};
 use crate::cache::disk::DiskConfig;
 use crate::cache::disk_tier::DiskTier;
 pub(crate) use crate::cache::disk_tier::lookups::LOOKUP_TIMEOUT;
@@ -80,11 +83,12 @@ use crate::cache::unreadable::Unreadable;
 use crate::clock::Boottime;
 use crate::feed::OnLoss;
 use crate::feed::position::Persisted;
+use crate::feed::strict::StrictPasses;
 use crate::metrics::Metrics;
 use crate::resource::definition::Tiers;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::{Access, FingerprintQuery, Loader};
+use crate::source::loader::{Access, Loader};
 
 /// The settings of a cache.
 #[derive(Clone, Debug)]
@@ -161,6 +165,9 @@ pub enum LookupError {
     /// The resource has not been matched to the database, or no longer fits it.
     #[error("the resource is not ready: {0}")]
     NotReady(String),
+    /// No tier has it, and the request wants no statement.
+    #[error("no tier has the document")]
+    NotCached,
     /// PostgreSQL could not be read.
     #[error(transparent)]
     Source(#[from] SourceError),
@@ -198,8 +205,6 @@ struct CachedResource {
     /// The prefix of its keys on disk.
     prefix: AtomicU64,
     fingerprint: Mutex<String>,
-    /// How the fingerprint is read by requests.
-    query: Mutex<Option<FingerprintQuery>>,
     proof: DefinitionProof,
     /// A [`Boottime`]: when a definition replaced another one.
     changed_at: AtomicU64,
@@ -341,6 +346,11 @@ impl Cache {
         LookupError::NotReady(lock(&self.cached(resource).reason).clone())
     }
 
+    /// The passes that strict reads wait for, for the feed.
+    pub fn strict_passes(&self) -> Arc<StrictPasses> {
+        Arc::clone(&self.freshness.passes)
+    }
+
     /// The position that everything on disk reflects, from which on the feed keeps the change log.
     pub fn persisted(&self) -> Option<watch::Receiver<Persisted>> {
         self.disk.as_ref().map(DiskTier::persisted)
@@ -375,7 +385,6 @@ impl CachedResource {
             reason: Mutex::new("the database has not been reached yet".into()),
             prefix: AtomicU64::new(0),
             fingerprint: Mutex::default(),
-            query: Mutex::default(),
             proof: DefinitionProof::new(),
             changed_at: AtomicU64::new(Boottime::NEVER.0),
             hits_memory: AtomicU64::new(0),

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::cache::document::Document;
 use crate::cache::encoding::Encoding;
-use crate::cache::{Answer, Cache, CurrentResource, LookupError};
+use crate::cache::{Answer, Cache, CurrentResource, Demand, LookupError};
 use crate::clock::Boottime;
 use crate::documents::lookups::{Lookups, TextKind, Window};
 pub use crate::documents::wanted::DocumentName;
@@ -83,6 +83,18 @@ impl Documents {
         self.cache.resource(id)
     }
 
+    /// The definition by which a read with this `demand` is parsed: see [`Cache::definition`].
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn definition(
+        &self,
+        id: ResourceId,
+        demand: &Demand,
+    ) -> Result<Arc<Resource>, LookupError> {
+        self.cache.definition(id, demand).await
+    }
+
     /// The document called `name`, if memory has it in the `scope` and is fresh at the time `now`.
     #[inline]
     pub fn try_memory(
@@ -95,15 +107,14 @@ impl Documents {
         let wanted = Wanted {
             id,
             name,
-            tokens: &[],
+            demand: Demand::none(),
             scope,
             until: None,
         };
         self.wanted_from_memory(&wanted, now)
     }
 
-    /// The document called `name` in the `scope`, at least as new as the transactions of `tokens`, from the fastest tier that
-    /// has it.
+    /// The document called `name` in the `scope`, with what `demand` asks for, from the fastest tier that has it.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -111,19 +122,19 @@ impl Documents {
         &self,
         id: ResourceId,
         name: DocumentName<'_>,
-        tokens: &[Token],
+        demand: &Demand,
         scope: &Scope<'_>,
     ) -> Result<Answer, LookupError> {
         let now = Boottime::now();
-        if tokens.is_empty()
+        if demand.is_none()
             && let Some(answer) = self.try_memory(id, name, scope, now)
         {
             return Ok(answer);
         }
-        self.read_missed(id, name, tokens, scope, now).await
+        self.read_missed(id, name, demand, scope, now).await
     }
 
-    /// As [`Documents::read`], after [`Documents::try_memory`] has returned `None` at the time `now`, or with `tokens`.
+    /// As [`Documents::read`], after [`Documents::try_memory`] has returned `None` at the time `now`, or with a demand.
     ///
     /// # Errors
     /// See [`LookupError`]; never for a missing document.
@@ -131,22 +142,22 @@ impl Documents {
         &self,
         id: ResourceId,
         name: DocumentName<'_>,
-        tokens: &[Token],
+        demand: &Demand,
         scope: &Scope<'_>,
         now: Boottime,
     ) -> Result<Answer, LookupError> {
-        match (name, scope, tokens) {
-            (DocumentName::Key(key), Scope::All, []) => {
+        match (name, scope) {
+            (DocumentName::Key(key), Scope::All) if demand.is_none() => {
                 self.cache.lookup_missed(id, key, now, None).await
             }
-            (DocumentName::Key(key), Scope::All, tokens) => {
-                self.cache.lookup_after(id, key, tokens, None).await
+            (DocumentName::Key(key), Scope::All) => {
+                self.cache.lookup_after(id, key, demand, None).await
             }
             _ => {
                 let wanted = Wanted {
                     id,
                     name,
-                    tokens,
+                    demand,
                     scope,
                     until: None,
                 };
@@ -162,7 +173,7 @@ impl Documents {
         id: ResourceId,
         texts: &'r [String],
         kind: TextKind,
-        tokens: &'r [Token],
+        demand: &'r Demand,
         scope: &'r Scope<'r>,
         bytes_max: usize,
     ) -> Lookups<'r> {
@@ -171,7 +182,7 @@ impl Documents {
             id,
             texts,
             kind,
-            tokens,
+            demand,
             scope,
             bytes_max,
             began: Boottime::now(),
@@ -190,8 +201,12 @@ impl Documents {
         &self,
         id: ResourceId,
         mut page: Page,
+        demand: &Demand,
         scope: &Scope<'_>,
     ) -> Result<PageKeys, LookupError> {
+        if demand.only_if_cached {
+            return Err(LookupError::NotCached);
+        }
         page.owner = match scope {
             Scope::All => None,
             Scope::Own(None) => return Ok(PageKeys::default()),
@@ -200,7 +215,7 @@ impl Documents {
         let limit = page.limit;
         // One more key shows whether a page follows.
         page.limit += 1;
-        let mut keys = self.cache.keys(id, page).await?;
+        let mut keys = self.cache.keys(id, page, demand).await?;
         let follows = keys.len() > limit;
         keys.truncate(limit);
         Ok(PageKeys { keys, follows })

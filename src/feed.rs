@@ -14,6 +14,7 @@
 //! - `change_log`: the SQL of a pass. `change_set`: the changes that it found. `ranges`: ranges of keys, where single
 //!   keys would be too many.
 //! - `rights`: what larder's role has to be allowed. `inspect`: what `larder check` asks of all this.
+//! - `strict`: the passes that strict reads wait for.
 //! - `definition`: whether triggers, tables and types have changed.
 //! - `bell` and `listener`: notifications, sent and received. `locks`: the advisory locks of the bell and of
 //!   installing.
@@ -43,6 +44,7 @@ mod restore;
 mod retry;
 mod rights;
 mod schema;
+pub mod strict;
 mod triggers;
 mod uninstall;
 
@@ -61,6 +63,7 @@ use crate::feed::follower::Feed;
 use crate::feed::install::PendingTriggers;
 use crate::feed::position::{Persisted, Position};
 use crate::feed::ranges::Ranges;
+use crate::feed::strict::StrictPasses;
 use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
@@ -149,6 +152,8 @@ pub struct Pass {
     /// What committed before this moment has been found: `began_at` of this pass, or of the last one that compared
     /// fingerprints.
     pub fresh_at: Boottime,
+    /// Its number, if it has found out whether definitions had changed when it began.
+    pub verified: Option<u64>,
     /// What started it.
     pub cause: PassCause,
     /// From when the invalidation lag is measured, if there were changes: the notification; for a poll, the pass
@@ -223,6 +228,8 @@ pub struct FeedSetup {
     pub persisted: Option<watch::Receiver<Persisted>>,
     /// Notified when a write of this node has committed, whose answer waits for a pass.
     pub committed: Arc<Notify>,
+    /// What strict reads wait for.
+    pub strict: Arc<StrictPasses>,
     /// Counts gaps.
     pub metrics: Arc<Metrics>,
 }
@@ -317,7 +324,7 @@ pub async fn install(
     let mut lock_wait = LockWait::default();
     loop {
         let awaited = match establish(&mut connection, definitions, config, options, None).await {
-            Ok(EstablishOutcome::Delayed { reason, .. }) => reason,
+            Ok(EstablishOutcome::Delayed(delay)) => delay.reason,
             Ok(EstablishOutcome::Established(established)) => {
                 let refused = |pending: &&PendingTriggers| !pending.is_waiting;
                 let pending = established.pending;

@@ -91,6 +91,11 @@ pub struct Metrics {
     pub invalidation_lag: Histogram,
     /// `larder_feed_gaps_total`: times that the feed lost a connection or its bell.
     pub feed_gaps: IntCounter,
+    /// `larder_strict_reads_total{answer}`: requests that reflect all that had committed when they arrived; `answer` is `pass`
+    /// if the tiers may answer, since a pass was applied, else `postgres`.
+    pub strict_reads: IntCounterVec,
+    /// `larder_strict_wait_seconds`: how long they waited for a pass.
+    pub strict_wait: Histogram,
     /// `larder_fills_void_total`: documents not stored because a change overtook them.
     pub fills_void: IntCounter,
     /// `larder_audits_total{outcome}`: sampled hits. `same`: PostgreSQL has the same document; `changed`: the document has
@@ -160,6 +165,8 @@ impl Metrics {
                 hit_seconds()?,
             )?,
             feed_gaps: counter("larder_feed_gaps_total", "Connections that the feed lost.")?,
+            strict_reads: registered(&registry, strict_reads())?,
+            strict_wait: registered(&registry, strict_wait())?,
             fills_void: counter(
                 "larder_fills_void_total",
                 "Documents that a change overtook.",
@@ -195,6 +202,9 @@ impl Metrics {
         }
         for detail in DETAILS {
             self.request_duration.with_label_values(&[detail]);
+        }
+        for answer in ["pass", "postgres"] {
+            self.strict_reads.with_label_values(&[answer]);
         }
         self.begin_answers("", &ANSWERS_WITHOUT_RESOURCE);
     }
@@ -233,6 +243,19 @@ impl Metrics {
 /// From 10 µs, a memory hit, to about 5 s.
 fn hit_seconds() -> Result<Vec<f64>, prometheus::Error> {
     prometheus::exponential_buckets(0.000_01, 2.0, 20)
+}
+
+fn strict_reads() -> Result<IntCounterVec, prometheus::Error> {
+    let name = "larder_strict_reads_total";
+    let help =
+        "Strict reads: those for which a pass was applied, and those that PostgreSQL answers.";
+    IntCounterVec::new(Opts::new(name, help), &["answer"])
+}
+
+fn strict_wait() -> Result<Histogram, prometheus::Error> {
+    let name = "larder_strict_wait_seconds";
+    let help = "Seconds that strict reads waited for a pass.";
+    Histogram::with_opts(HistogramOpts::new(name, help).buckets(hit_seconds()?))
 }
 
 fn request_duration() -> Result<HistogramVec, prometheus::Error> {

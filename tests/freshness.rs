@@ -25,5 +25,6 @@ mod refused_passes;
 mod sessions;
 mod several_larders;
 mod statements;
+mod strict;
 pub(crate) mod testbed;
 mod tokens;

@@ -14,7 +14,7 @@ use crate::cache::orders::Put;
 use crate::cache::recent::EndedLoad;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
-use crate::cache::{Answer, Cache, LookupError, Provenance};
+use crate::cache::{Answer, Cache, Demand, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::find::Find;
 use crate::resource::page::Page;
@@ -55,6 +55,7 @@ impl Cache {
         resource: ResourceId,
         key: Arc<str>,
         reason: LoadReason,
+        demand: &Demand,
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let began = Boottime::now();
@@ -65,18 +66,20 @@ impl Cache {
             let stripe = self.versions.stripe(resource, &key);
             let version = self.versions.version(resource, stripe);
             // After the version, so that a later change of the definition also makes the version outdated.
-            let definition = self.proven(resource, began).await?;
+            let definition = self.proven(resource, began, demand.arrived()).await?;
             #[cfg(test)]
             reach(Point::Noted);
             // A statement that was sent before the request may not see the transaction of its token, nor what PostgreSQL
             // has told it. If no tier keeps the document, passes leave its resource out, and versions don't show whether
-            // it has changed since.
-            let max_age = match reason {
-                LoadReason::Token | LoadReason::Ahead => Duration::ZERO,
-                _ if !self.cached(resource).is_kept() => Duration::ZERO,
-                _ => self.freshness.max_staleness(),
+            // it has changed since; nor do they show it to a strict read for which no pass has been applied.
+            let now = Boottime::now();
+            let sent_since = match (reason, demand.arrived()) {
+                (LoadReason::Token | LoadReason::Ahead, _) => now,
+                (LoadReason::Bypass | LoadReason::Uncached, Some(arrived)) => arrived,
+                _ if !self.cached(resource).is_kept() => now,
+                _ => now.before(self.freshness.max_staleness()),
             };
-            let granted = self.leases.grant(resource, &key, version, max_age);
+            let granted = self.leases.grant(resource, &key, version, sent_since);
             let (mut waiter, collapsed) = match granted {
                 Grant::Lead(lease, waiter) => {
                     self.send(lease, definition, began, until);
@@ -178,9 +181,10 @@ impl Cache {
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
+        demand: &Demand,
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
-        self.load(resource, Arc::from(key), LoadReason::Ahead, until)
+        self.load(resource, Arc::from(key), LoadReason::Ahead, demand, until)
             .await
     }
 
@@ -193,11 +197,12 @@ impl Cache {
         &self,
         resource: ResourceId,
         find: &Find,
+        demand: &Demand,
     ) -> Result<Vec<Option<String>>, LookupError> {
         let began = Boottime::now();
         let mut repeats = 0;
         loop {
-            let definition = self.proven(resource, began).await?;
+            let definition = self.proven(resource, began, demand.arrived()).await?;
             let finding = self.loader.find(definition, find.clone());
             match self.wait_within_limits(resource, began, finding).await? {
                 Err(error)
@@ -218,11 +223,12 @@ impl Cache {
         &self,
         resource: ResourceId,
         find: &Find,
+        demand: &Demand,
     ) -> Result<Answer, LookupError> {
         let began = Boottime::now();
         let mut repeats = 0;
         let found = loop {
-            let definition = self.proven(resource, began).await?;
+            let definition = self.proven(resource, began, demand.arrived()).await?;
             let reading = self.loader.read_found(definition, find.clone());
             match self.wait_within_limits(resource, began, reading).await? {
                 Err(error)
@@ -247,11 +253,16 @@ impl Cache {
     /// Waits as [`Cache::lookup`] does.
     /// # Errors
     /// See [`LookupError`].
-    pub async fn keys(&self, resource: ResourceId, page: Page) -> Result<Vec<String>, LookupError> {
+    pub async fn keys(
+        &self,
+        resource: ResourceId,
+        page: Page,
+        demand: &Demand,
+    ) -> Result<Vec<String>, LookupError> {
         let began = Boottime::now();
         let mut repeats = 0;
         loop {
-            let definition = self.proven(resource, began).await?;
+            let definition = self.proven(resource, began, demand.arrived()).await?;
             let reading = self.loader.read_page(definition, page.clone());
             match self.wait_within_limits(resource, began, reading).await? {
                 Err(error)

@@ -7,15 +7,17 @@
 //! - A position is valid only in the history in which it was read, and for its nonce. An identity with another history
 //!   or nonce removes the position.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
 use crate::clock::Boottime;
-use crate::feed::OnLoss;
 use crate::feed::backlog::Backlog;
 use crate::feed::position::Position;
+use crate::feed::strict::StrictPasses;
+use crate::feed::{OnLoss, Pass};
 use crate::source::session::Identity;
 use crate::source::token::Token;
 
@@ -26,6 +28,7 @@ pub(super) struct Freshness {
     /// A [`Boottime`].
     fresh_at: AtomicU64,
     feed: watch::Sender<FeedState>,
+    pub(super) passes: Arc<StrictPasses>,
 }
 
 /// What the feed has reported of the database.
@@ -37,6 +40,8 @@ pub(super) struct FeedState {
     pub(super) position: Option<Position>,
     /// The start of the pass that ended at the position.
     pub(super) pass_began_at: Option<Boottime>,
+    /// The number of the last pass that was applied and verified, and its start.
+    pub(super) verified: Option<(u64, Boottime)>,
     /// The length of the change log when it was last measured.
     pub(super) backlog: Option<Backlog>,
 }
@@ -48,6 +53,7 @@ impl Freshness {
             on_loss,
             fresh_at: AtomicU64::new(Boottime::NEVER.0),
             feed: watch::channel(FeedState::default()).0,
+            passes: Arc::default(),
         }
     }
 
@@ -97,13 +103,15 @@ impl Freshness {
     }
 
     /// The changes of a pass have been applied.
-    pub(super) fn advance(&self, position: Position, pass_began_at: Boottime, fresh_at: Boottime) {
+    pub(super) fn advance(&self, pass: Pass) {
         self.feed.send_modify(|feed| {
-            feed.position = Some(position);
-            feed.pass_began_at = Some(pass_began_at);
+            feed.position = Some(pass.position);
+            feed.pass_began_at = Some(pass.began_at);
+            let verified = pass.verified.map(|number| (number, pass.began_at));
+            feed.verified = verified.or(feed.verified);
             feed.lost = None;
         });
-        self.fresh_at.store(fresh_at.0, Ordering::SeqCst);
+        self.fresh_at.store(pass.fresh_at.0, Ordering::SeqCst);
     }
 
     pub(super) fn set_backlog(&self, backlog: Backlog) {
@@ -136,6 +144,26 @@ impl Freshness {
         let applied = feed.wait_for(|feed| feed.covers(tokens) == Some(true));
         // The sender lives as long as the cache.
         let _late = tokio::time::timeout(limit, applied).await.is_err();
+    }
+
+    /// Waits until a pass that begins from now on has been applied and verified, at most `limit`. Returns whether one was;
+    /// false at once if the feed has lost the database.
+    pub(super) async fn wait_verified(&self, limit: Duration) -> bool {
+        let mut feed = self.feed.subscribe();
+        let waiting = self.passes.wait();
+        let is_applied = |feed: &FeedState| {
+            let number = feed.verified.map(|(number, _)| number);
+            number.is_some_and(|number| number > waiting.begun)
+        };
+        let ended = feed.wait_for(|feed| is_applied(feed) || feed.lost.is_some());
+        let ended = tokio::time::timeout(limit, ended).await;
+        ended.is_ok_and(|feed| feed.is_ok_and(|feed| is_applied(&feed)))
+    }
+
+    /// The start of the last pass that was applied and verified.
+    pub(super) fn verified_at(&self) -> Boottime {
+        let verified = self.feed.borrow().verified;
+        verified.map_or(Boottime::NEVER, |(_, began_at)| began_at)
     }
 
     #[cfg(test)]

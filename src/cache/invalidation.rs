@@ -42,7 +42,8 @@ impl Cache {
                 fingerprint,
                 query,
             } => {
-                *lock(&self.cached(resource).query) = query;
+                let proof = &self.cached(resource).proof;
+                proof.define(&definition, &fingerprint, query);
                 self.define(resource, definition, &fingerprint);
                 self.cached(resource).proof.note_defined();
             }
@@ -117,10 +118,10 @@ impl Cache {
     }
 
     /// Applies a pass: see the module.
-    pub(super) fn apply_pass(&self, pass: Pass) {
+    pub(super) fn apply_pass(&self, mut pass: Pass) {
         let (mut swept, mut keys, mut overtaken) = (Vec::new(), Vec::new(), Vec::new());
         let may_sweep = self.disk.as_ref().is_none_or(DiskTier::may_sweep);
-        for Change { resource, affected } in pass.changes {
+        for Change { resource, affected } in std::mem::take(&mut pass.changes) {
             let via = InvalidationCause::from(pass.cause);
             self.count_invalidation(resource, via);
             let key = match &affected {
@@ -172,9 +173,9 @@ impl Cache {
         }
         #[cfg(test)]
         reach(Point::Complete);
-        self.freshness
-            .advance(pass.position, pass.began_at, pass.fresh_at);
-        if let Some(lag_from) = pass.lag_from {
+        let lag_from = pass.lag_from;
+        self.freshness.advance(pass);
+        if let Some(lag_from) = lag_from {
             let lag = Boottime::now().since(lag_from);
             self.metrics.invalidation_lag.observe(lag.as_secs_f64());
         }

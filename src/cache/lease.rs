@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -64,21 +63,22 @@ pub(super) struct Waiter {
 impl Leases {
     /// Joins a load of the key that is under way, or leads a new one.
     ///
-    /// A load is joined only if its version is current, and if its statement was sent at most `max_age` ago or has not
-    /// been sent: while the feed is down, versions do not change.
+    /// A load is joined only if its version is current, and if its statement was not sent before `sent_since`: while the
+    /// feed is down, versions do not change.
     pub(super) fn grant(
         self: &Arc<Self>,
         resource: ResourceId,
         key: &Arc<str>,
         version: Version,
-        max_age: Duration,
+        sent_since: Boottime,
     ) -> Grant {
         let key = (resource, Arc::clone(key));
         let mut loads = self.lock();
         if let Some(load) = loads.get(&key) {
             let is_young = match load.sent_at.get() {
                 None => true,
-                Some(sent_at) => Boottime::now().is_within(max_age, sent_at),
+                // One that lies ahead was read from another clock.
+                Some(sent_at) => sent_since <= sent_at && sent_at <= Boottime::now(),
             };
             if is_young && load.version == version {
                 return Grant::Wait(Waiter {
@@ -160,6 +160,8 @@ impl Waiter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::cache::generation::Epoch;
     use crate::resource::testing::ITEMS;
@@ -173,7 +175,8 @@ mod tests {
     };
 
     fn grant(leases: &Arc<Leases>, version: Version) -> Grant {
-        leases.grant(ITEMS, &Arc::from("42"), version, Duration::from_secs(1))
+        let since = Boottime::now().before(Duration::from_secs(1));
+        leases.grant(ITEMS, &Arc::from("42"), version, since)
     }
 
     fn outcome() -> LoadOutcome {
@@ -240,7 +243,7 @@ mod tests {
     #[test]
     fn a_request_that_needs_a_new_statement_joins_only_one_that_is_not_sent() {
         let leases = Arc::new(Leases::default());
-        let join = || leases.grant(ITEMS, &Arc::from("42"), VERSION, Duration::ZERO);
+        let join = || leases.grant(ITEMS, &Arc::from("42"), VERSION, Boottime::now());
         let Grant::Lead(lease, _) = join() else {
             panic!("the first request leads")
         };

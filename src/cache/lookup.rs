@@ -10,14 +10,11 @@ use crate::cache::fill::LoadReason;
 use crate::cache::memory::HintName;
 #[cfg(test)]
 use crate::cache::tests::gate::{Point, reach};
-use crate::cache::{Answer, Cache, CachedResource, LookupError, Provenance};
+use crate::cache::{Answer, Cache, CachedResource, Demand, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::resource::ResourceId;
 use crate::source::SourceError;
 use crate::source::token::Token;
-
-/// How long a request waits for its token: two polls, by default.
-const TOKEN_WAIT: Duration = Duration::from_millis(100);
 
 /// A key that an alias led to.
 pub struct Hint(Document);
@@ -155,7 +152,8 @@ impl Cache {
         if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key, |_| true) {
             return Ok(answer);
         }
-        self.lookup_below(resource, key, now, is_fresh, until).await
+        self.lookup_below(resource, key, now, is_fresh, Demand::none(), until)
+            .await
     }
 
     /// As [`Cache::lookup`], after [`Cache::try_memory`] returned `None` at the moment `now`. Asks memory again only
@@ -171,21 +169,23 @@ impl Cache {
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let is_fresh = self.is_fresh(self.cached(resource), now);
-        self.lookup_below(resource, key, now, is_fresh, until).await
+        self.lookup_below(resource, key, now, is_fresh, Demand::none(), until)
+            .await
     }
 
     /// The rest of a lookup, after memory had no fresh document: a stale document from memory if that is allowed, what is
-    /// remembered of an unreadable document, the disk tier, PostgreSQL.
+    /// remembered of an unreadable document, the disk tier, PostgreSQL. The tiers have what `demand` asks for.
     async fn lookup_below(
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
         now: Boottime,
         is_fresh: bool,
+        demand: &Demand,
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
         let cached = self.cached(resource);
-        let stale = self.stale(cached, now, is_fresh);
+        let stale = self.stale(cached, now, is_fresh, demand);
         if let Some(provenance) = stale
             && cached.tiers.memory
             && let Some(found) = self.lookup_memory(resource, key, |_| true)
@@ -216,20 +216,37 @@ impl Cache {
             }
             return Ok(answer);
         }
-        let reason = match is_fresh {
-            true => LoadReason::Miss,
-            false if cached.is_uncached() => LoadReason::Uncached,
-            false => LoadReason::Bypass,
+        let reason = if is_fresh {
+            LoadReason::Miss
+        } else {
+            cached.bypass_reason()
         };
-        if reason != LoadReason::Miss {
-            cached.bypassed.fetch_add(1, Ordering::Relaxed);
-        }
-        self.load(resource, Arc::from(key), reason, until).await
+        self.load_for(resource, key, reason, demand, until).await
     }
 
-    /// As [`Cache::lookup`], for a document that reflects the committed transactions of `tokens`.
+    /// Loads the document of `key`, unless the request wants no statement.
+    async fn load_for(
+        self: &Arc<Self>,
+        resource: ResourceId,
+        key: &str,
+        reason: LoadReason,
+        demand: &Demand,
+        until: Option<Boottime>,
+    ) -> Result<Answer, LookupError> {
+        if demand.only_if_cached {
+            return Err(LookupError::NotCached);
+        }
+        if matches!(reason, LoadReason::Bypass | LoadReason::Uncached) {
+            let bypassed = &self.cached(resource).bypassed;
+            bypassed.fetch_add(1, Ordering::Relaxed);
+        }
+        self.load(resource, Arc::from(key), reason, demand, until)
+            .await
+    }
+
+    /// As [`Cache::lookup`], for a document that has what `demand` asks for.
     ///
-    /// Waits at most 100 ms for the feed to catch up with them, and then loads from PostgreSQL.
+    /// Waits at most 100 ms for the feed to catch up with that, and then loads from PostgreSQL.
     ///
     /// # Errors
     /// See [`LookupError`].
@@ -237,17 +254,21 @@ impl Cache {
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
-        tokens: &[Token],
+        demand: &Demand,
         until: Option<Boottime>,
     ) -> Result<Answer, LookupError> {
-        if self.freshness.wait_covered(tokens, TOKEN_WAIT).await {
-            return self.lookup(resource, key, until).await;
-        }
-        self.cached(resource)
-            .misses_memory
-            .fetch_add(1, Ordering::Relaxed);
-        self.load(resource, Arc::from(key), LoadReason::Token, until)
-            .await
+        let Err(reason) = self.settle(resource, demand).await else {
+            let now = Boottime::now();
+            let is_fresh = self.is_fresh(self.cached(resource), now);
+            if is_fresh && let Some(answer) = self.fresh_from_memory(resource, key, |_| true) {
+                return Ok(answer);
+            }
+            let below = self.lookup_below(resource, key, now, is_fresh, demand, until);
+            return below.await;
+        };
+        let cached = self.cached(resource);
+        cached.misses_memory.fetch_add(1, Ordering::Relaxed);
+        self.load_for(resource, key, reason, demand, until).await
     }
 
     /// Waits until the feed has applied the committed transaction of `token`, at most `max_staleness` and
@@ -266,21 +287,19 @@ impl Cache {
         self.request_timeout
     }
 
-    /// The document of `key` from a tier that may answer now, without asking PostgreSQL. With `tokens` only if the tiers
-    /// have caught up with them, for which it waits at most 100 ms.
+    /// The document of `key` from a tier that may answer now, without asking PostgreSQL, if the tiers have what `demand`
+    /// asks for. Waits for that at most 100 ms.
     pub async fn lookup_tiers(
         self: &Arc<Self>,
         resource: ResourceId,
         key: &str,
-        tokens: &[Token],
+        demand: &Demand,
     ) -> Option<Answer> {
-        if !tokens.is_empty() && !self.freshness.wait_covered(tokens, TOKEN_WAIT).await {
-            return None;
-        }
+        self.settle(resource, demand).await.ok()?;
         let cached = self.cached(resource);
         let now = Boottime::now();
         let is_fresh = self.is_fresh(cached, now);
-        let stale = self.stale(cached, now, is_fresh);
+        let stale = self.stale(cached, now, is_fresh, demand);
         if !is_fresh && stale.is_none() {
             return None;
         }
@@ -293,9 +312,16 @@ impl Cache {
         Some(Answer { found, provenance })
     }
 
-    /// The provenance of what a tier answers at the moment `now`, if it `is_fresh` no more and may answer.
-    fn stale(&self, cached: &CachedResource, now: Boottime, is_fresh: bool) -> Option<Provenance> {
-        let serves_stale = !is_fresh && self.serves_stale(cached);
+    /// The provenance of what a tier answers at the moment `now`, if it `is_fresh` no more and may answer. A strict read
+    /// gets nothing stale.
+    fn stale(
+        &self,
+        cached: &CachedResource,
+        now: Boottime,
+        is_fresh: bool,
+        demand: &Demand,
+    ) -> Option<Provenance> {
+        let serves_stale = !is_fresh && demand.strict.is_none() && self.serves_stale(cached);
         serves_stale.then(|| Provenance::Stale {
             age: now.since(self.freshness.fresh_at()),
         })

@@ -5,16 +5,18 @@
 //! was done lately enough for it. One comparison at a time serves all requests that wait. Where the fingerprint differs,
 //! requests wait for the feed to find the new definition.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::cache::{Cache, LookupError, lock};
+use crate::cache::{Cache, Demand, LookupError, lock};
 use crate::clock::Boottime;
 use crate::feed::definition::of_tables;
 use crate::resource::{Resource, ResourceId};
+use crate::source::SourceError;
+use crate::source::loader::FingerprintQuery;
 
 /// When the definition of a resource was last compared by a request.
 pub(super) struct DefinitionProof {
@@ -22,8 +24,27 @@ pub(super) struct DefinitionProof {
     compared_at: AtomicU64,
     /// Held while a request compares.
     comparing: tokio::sync::Mutex<()>,
+    /// The last definition; `None` in tests without PostgreSQL.
+    known: Mutex<Option<KnownDefinition>>,
     /// Changes with the definition.
     defined: watch::Sender<()>,
+}
+
+/// A definition with the fingerprint that belongs to it.
+#[derive(Clone)]
+struct KnownDefinition {
+    definition: Arc<Resource>,
+    fingerprint: String,
+    query: FingerprintQuery,
+}
+
+/// From when on a definition has to be that of the database.
+#[derive(Clone, Copy)]
+enum Since {
+    /// As fresh tiers know it.
+    Fresh(Boottime),
+    /// As a strict read that arrived then needs it.
+    Arrival(Boottime),
 }
 
 impl DefinitionProof {
@@ -31,8 +52,23 @@ impl DefinitionProof {
         Self {
             compared_at: AtomicU64::new(Boottime::NEVER.0),
             comparing: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
             defined: watch::channel(()).0,
         }
+    }
+
+    /// A definition begins to be used.
+    pub(super) fn define(
+        &self,
+        definition: &Arc<Resource>,
+        fingerprint: &str,
+        query: Option<FingerprintQuery>,
+    ) {
+        *lock(&self.known) = query.map(|query| KnownDefinition {
+            definition: Arc::clone(definition),
+            fingerprint: fingerprint.to_owned(),
+            query,
+        });
     }
 
     /// The resource has another definition, or none any more.
@@ -42,17 +78,46 @@ impl DefinitionProof {
 }
 
 impl Cache {
-    /// The definition of the resource, which was that of the database at a moment within `max_staleness` before `began`.
+    /// The definition by which a read with this `demand` is parsed. It is compared with the database if PostgreSQL may be
+    /// asked for it.
     ///
     /// # Errors
-    /// [`LookupError::NotReady`] if it is not, and the feed does not find the new one within `request_timeout`; the error
+    /// [`LookupError::NotReady`] without a definition; [`SourceError::Altered`] if it is not that of the database, and the
+    /// feed does not find the new one within `request_timeout`; the error of the comparison.
+    pub async fn definition(
+        &self,
+        resource: ResourceId,
+        demand: &Demand,
+    ) -> Result<Arc<Resource>, LookupError> {
+        if demand.strict.is_some() {
+            // The pass may prove it.
+            self.is_settled(resource, demand).await;
+        } else if self.freshness.serves_stale() {
+            return self.resource(resource);
+        }
+        if demand.only_if_cached {
+            return self.resource(resource);
+        }
+        self.proven(resource, Boottime::now(), demand.arrived())
+            .await
+    }
+
+    /// The definition of the resource, which was that of the database at a moment within `max_staleness` before the read
+    /// `began`; for a strict one, since it `arrived`.
+    ///
+    /// # Errors
+    /// [`SourceError::Altered`] if it is not, and the feed does not find the new one within `request_timeout`; the error
     /// of the comparison.
     pub(super) async fn proven(
         &self,
         resource: ResourceId,
         began: Boottime,
+        arrived: Option<Boottime>,
     ) -> Result<Arc<Resource>, LookupError> {
-        let since = began.before(self.freshness.max_staleness());
+        let since = match arrived {
+            Some(arrived) => Since::Arrival(arrived),
+            None => Since::Fresh(began.before(self.freshness.max_staleness())),
+        };
         let definition = self.resource(resource)?;
         if self.is_proven(resource, &definition, since) {
             return Ok(definition);
@@ -61,20 +126,24 @@ impl Cache {
         let left = self.request_timeout.saturating_sub(waited);
         let proving = self.prove(resource, since, began);
         timeout(left, proving).await.unwrap_or_else(|_| {
-            let reason = "its tables have changed, and the feed has not read their definition yet";
-            Err(LookupError::NotReady(reason.into()))
+            let reason = "the feed has not read the new definition yet".to_owned();
+            Err(SourceError::Altered(reason).into())
         })
     }
 
     /// Whether `definition` was that of the database at a moment that is not before `since`.
-    fn is_proven(&self, resource: ResourceId, definition: &Arc<Resource>, since: Boottime) -> bool {
+    fn is_proven(&self, resource: ResourceId, definition: &Arc<Resource>, since: Since) -> bool {
         let cached = self.cached(resource);
-        if cached.proof.compared_at.load(Ordering::SeqCst) >= since.0 {
+        let (Since::Fresh(moment) | Since::Arrival(moment)) = since;
+        if cached.proof.compared_at.load(Ordering::SeqCst) >= moment.0 {
             return true;
         }
-        // A pass that finds another fingerprint distrusts the resource before it moves `fresh_at`.
-        let is_fresh = self.freshness.fresh_at() >= since && cached.is_trusted();
-        is_fresh && self.is_current(resource, definition)
+        // A pass that finds another fingerprint distrusts the resource before it moves either.
+        let passed_at = match since {
+            Since::Fresh(_) => self.freshness.fresh_at(),
+            Since::Arrival(_) => self.freshness.verified_at(),
+        };
+        passed_at >= moment && cached.is_trusted() && self.is_current(resource, definition)
     }
 
     fn is_current(&self, resource: ResourceId, definition: &Arc<Resource>) -> bool {
@@ -88,7 +157,7 @@ impl Cache {
     async fn prove(
         &self,
         resource: ResourceId,
-        since: Boottime,
+        since: Since,
         began: Boottime,
     ) -> Result<Arc<Resource>, LookupError> {
         let proof = &self.cached(resource).proof;
@@ -101,7 +170,8 @@ impl Cache {
                 if self.is_proven(resource, &definition, since) {
                     return Ok(definition);
                 }
-                self.compare(resource, &definition, began).await?
+                self.compare_fingerprint(resource, &definition, began)
+                    .await?
             };
             if !is_same {
                 // The sender lives as long as the cache.
@@ -111,7 +181,7 @@ impl Cache {
     }
 
     /// Compares the fingerprint of `definition` with that of the database.
-    async fn compare(
+    async fn compare_fingerprint(
         &self,
         resource: ResourceId,
         definition: &Arc<Resource>,
@@ -119,17 +189,17 @@ impl Cache {
     ) -> Result<bool, LookupError> {
         let cached = self.cached(resource);
         let now = Boottime::now();
-        let known = lock(&cached.fingerprint).clone();
-        let is_same = match lock(&cached.query).clone() {
+        let known = lock(&cached.proof.known).clone();
+        let is_same = match known {
             None => true,
-            Some(query) => {
-                let reading = self.loader.fingerprint(definition, query);
+            // A newer one.
+            Some(known) if !Arc::ptr_eq(&known.definition, definition) => false,
+            Some(known) => {
+                let reading = self.loader.fingerprint(definition, known.query);
                 let found = self.wait_within_limits(resource, began, reading).await??;
-                of_tables(&found) == of_tables(&known)
+                of_tables(&found) == of_tables(&known.fingerprint)
             }
         };
-        // Another definition may have come before its fingerprint was taken.
-        let is_same = is_same && self.is_current(resource, definition);
         if is_same {
             cached.proof.compared_at.fetch_max(now.0, Ordering::SeqCst);
         }

@@ -3,6 +3,7 @@
 pub(super) mod gate;
 mod guards;
 mod replay;
+mod strict;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -84,6 +85,7 @@ fn pass() -> Event {
         position: Position::new("10:10:"),
         began_at,
         fresh_at: began_at,
+        verified: None,
         cause: PassCause::Poll,
         lag_from: None,
     })

@@ -371,7 +371,7 @@ pub(super) const SETTINGS: [Setting; 73] = [
     .help("Methods that these pages may use."),
     default(
         "cors.headers",
-        "authorization,content-type,idempotency-key,if-match,if-none-match,larder-token,prefer",
+        "authorization,cache-control,content-type,idempotency-key,if-match,if-none-match,larder-token,prefer",
         |c| Slot::List(&mut c.cors.headers, &TOKENS),
     )
     .help("Headers that these pages may send."),

@@ -168,6 +168,10 @@ impl PropertyTable for ResourceDefinition {
             "Value of Surrogate-Key, by which shared caches purge; {key} is replaced by the \
              document's key. Absent: none.",
         ),
+        Property::<Self>::commented("strict_reads", "true", |r| Flag(&mut r.strict_reads)).help(
+            "Reads with Cache-Control: no-cache or max-age=0 reflect all that had committed when they arrived. \
+             false: they are\nlike others, for browsers that reload.",
+        ),
         Property::<Self>::commented("read", r#"["anonymous"]"#, |r| Roles(&mut r.read)).help(
             "The roles that may read (GET), and those that may write (POST, PUT, PATCH, DELETE); \
              \"anonymous\" needs no credentials.\nAbsent: every authenticated client. []: no client.",

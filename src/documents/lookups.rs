@@ -5,12 +5,11 @@ use std::collections::HashMap;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 
-use crate::cache::{Answer, LookupError};
+use crate::cache::{Answer, Demand, LookupError};
 use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::documents::wanted::{DocumentName, Found, Wanted};
 use crate::resource::{ResourceId, Scope};
-use crate::source::token::Token;
 
 /// So many documents of memory are looked up at once, which takes about 100 µs: the worker that does it serves others, too.
 const MEMORY_AT_ONCE: usize = 128;
@@ -22,7 +21,7 @@ pub struct Lookups<'r> {
     /// Those that were not looked up yet.
     pub(super) texts: &'r [String],
     pub(super) kind: TextKind,
-    pub(super) tokens: &'r [Token],
+    pub(super) demand: &'r Demand,
     pub(super) scope: &'r Scope<'r>,
     pub(super) bytes_max: usize,
     pub(super) began: Boottime,
@@ -96,6 +95,7 @@ impl<'r> Lookups<'r> {
             return Ok(None);
         }
         let window = self.window.size();
+        let memory_at = self.memory_at().await;
         let mut answers: Vec<Option<Answer>> = Vec::new();
         let mut first_places = HashMap::with_capacity(self.texts.len().min(MEMORY_AT_ONCE));
         let mut repeated = Vec::new();
@@ -110,12 +110,8 @@ impl<'r> Lookups<'r> {
                 repeated.push((place, first));
                 None
             } else {
-                let found = match self.tokens {
-                    [] => self
-                        .documents
-                        .wanted_from_memory(&self.wanted(key), self.began),
-                    _ => None,
-                };
+                let wanted = self.wanted(key);
+                let found = memory_at.and_then(|at| self.documents.wanted_from_memory(&wanted, at));
                 match found {
                     Some(_) => in_memory += 1,
                     None => missed.push((place, key)),
@@ -151,11 +147,21 @@ impl<'r> Lookups<'r> {
         Ok(Some((looked_up, answers)))
     }
 
+    /// The moment at which memory is asked; `None` while the tiers lack what the request demands.
+    async fn memory_at(&self) -> Option<Boottime> {
+        if self.demand.is_none() {
+            return Some(self.began);
+        }
+        let cache = &self.documents.cache;
+        let is_settled = cache.is_settled(self.id, self.demand).await;
+        is_settled.then(Boottime::now)
+    }
+
     fn wanted<'w>(&'w self, text: &'w str) -> Wanted<'w> {
         Wanted {
             id: self.id,
             name: DocumentName::new(self.kind.alias(), text),
-            tokens: self.tokens,
+            demand: self.demand,
             scope: self.scope,
             until: Some(self.began.after(self.documents.request_timeout())),
         }
@@ -175,10 +181,11 @@ impl<'r> Lookups<'r> {
         let is_asked: Vec<bool> = texts.clone().map(is_asked).collect();
         let asked = texts.zip(&is_asked).filter(|(_, is_asked)| **is_asked);
         let asked: Vec<String> = asked.map(|(text, _)| text.clone()).collect();
-        if asked.is_empty() {
+        if asked.is_empty() || self.demand.only_if_cached {
             return vec![None; missed.len()];
         }
-        let found = self.documents.find(self.id, alias, asked, self.scope);
+        let documents = self.documents;
+        let found = documents.find(self.id, alias, asked, self.demand, self.scope);
         let mut found = found.await.into_iter();
         let of = |is_asked: bool| is_asked.then(|| found.next().unwrap_or(Ok(None)));
         is_asked.into_iter().map(of).collect()
@@ -240,10 +247,12 @@ impl<'r> Lookups<'r> {
         let wanted = self.wanted(text);
         let until = wanted.until;
         let found = match (wanted.name, self.scope, found) {
-            (DocumentName::Key(key), Scope::All, _) => match self.tokens {
-                [] => cache.lookup_missed(id, key, self.began, until).await,
-                tokens => cache.lookup_after(id, key, tokens, until).await,
-            },
+            (DocumentName::Key(key), Scope::All, _) if self.demand.is_none() => {
+                cache.lookup_missed(id, key, self.began, until).await
+            }
+            (DocumentName::Key(key), Scope::All, _) => {
+                cache.lookup_after(id, key, self.demand, until).await
+            }
             (_, _, Some(found)) => documents.read_found(&wanted, found).await,
             (_, _, None) => documents.read_wanted(&wanted).await,
         };

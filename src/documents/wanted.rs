@@ -18,12 +18,11 @@ use tokio::time::{sleep, timeout};
 
 use crate::cache::document::Document;
 use crate::cache::memory::HintName;
-use crate::cache::{Answer, LOOKUP_TIMEOUT, LookupError, Provenance};
+use crate::cache::{Answer, Demand, LOOKUP_TIMEOUT, LookupError, Provenance};
 use crate::clock::Boottime;
 use crate::documents::Documents;
 use crate::resource::find::Find;
 use crate::resource::{ResourceId, Scope};
-use crate::source::token::Token;
 
 /// If PostgreSQL does not say whether a document is the owner's, and no tier has one of the owner, the error is returned
 /// so long after. A lookup on disk takes less, so the time does not tell whether the disk tier has the document.
@@ -61,8 +60,7 @@ impl<'n> DocumentName<'n> {
 pub(super) struct Wanted<'w> {
     pub(super) id: ResourceId,
     pub(super) name: DocumentName<'w>,
-    /// The transactions that the document has to reflect.
-    pub(super) tokens: &'w [Token],
+    pub(super) demand: &'w Demand,
     pub(super) scope: &'w Scope<'w>,
     /// See [`Load::until`](crate::source::loader::Load::until).
     pub(super) until: Option<Boottime>,
@@ -153,14 +151,30 @@ impl Documents {
         }
     }
 
-    /// Reads a document that PostgreSQL has to decide about: in a restricted scope, or by an alias. Memory did not have it.
+    /// Reads a document that PostgreSQL has to decide about: in a restricted scope, or by an alias. Without a demand memory
+    /// was asked before.
     pub(super) async fn read_wanted(&self, wanted: &Wanted<'_>) -> Result<Answer, LookupError> {
+        let demand = wanted.demand;
+        if !demand.is_none()
+            && self.cache.is_settled(wanted.id, demand).await
+            && let Some(answer) = self.wanted_from_memory(wanted, Boottime::now())
+        {
+            return Ok(answer);
+        }
+        // Of others' documents not even the time that a lookup on disk takes may tell.
+        if demand.only_if_cached && wanted.scope.is_restricted() {
+            return Err(LookupError::NotCached);
+        }
         if let Some(answer) = self.read_hinted(wanted).await? {
             return Ok(answer);
         }
+        if demand.only_if_cached {
+            return Err(LookupError::NotCached);
+        }
         let began = Boottime::now();
         let (alias, text) = wanted.name.parts();
-        let found = self.find(wanted.id, alias, vec![text.to_owned()], wanted.scope);
+        let texts = vec![text.to_owned()];
+        let found = self.find(wanted.id, alias, texts, wanted.demand, wanted.scope);
         let found = found.await.pop().unwrap_or(Ok(None));
         let taken = Boottime::now().since(began);
         // Without PostgreSQL it does not take long, but the time may be over.
@@ -197,6 +211,7 @@ impl Documents {
         id: ResourceId,
         alias: Option<usize>,
         texts: Vec<String>,
+        demand: &Demand,
         scope: &Scope<'_>,
     ) -> Vec<Found> {
         let count = texts.len();
@@ -208,7 +223,7 @@ impl Documents {
             texts,
             owner: scope.claim().map(str::to_owned),
         };
-        match self.cache.find(id, &find).await {
+        match self.cache.find(id, &find, demand).await {
             Ok(found) => found.into_iter().map(Ok).collect(),
             Err(error) => vec![Err(error); count],
         }
@@ -225,7 +240,9 @@ impl Documents {
             Ok(Some(key)) => key,
             Err(error) => return self.read_undecided(wanted, error).await,
         };
-        let Wanted { id, until, .. } = *wanted;
+        let Wanted {
+            id, demand, until, ..
+        } = *wanted;
         if let Some(name) = wanted.hint_name() {
             self.cache.keep_hint(id, name, &key);
         }
@@ -234,8 +251,8 @@ impl Documents {
             return Ok(answer);
         }
         let answer = match wanted.name {
-            DocumentName::Key(_) => self.cache.load_anew(id, &key, until).await?,
-            DocumentName::Alias(..) => self.cache.read_found(id, &wanted.find()).await?,
+            DocumentName::Key(_) => self.cache.load_anew(id, &key, demand, until).await?,
+            DocumentName::Alias(..) => self.cache.read_found(id, &wanted.find(), demand).await?,
         };
         // It may have changed since the first statement.
         let answer = Some(answer).filter(|answer| wanted.admits_answer(answer));
@@ -252,7 +269,7 @@ impl Documents {
         if !wanted.scope.is_restricted() {
             return Err(error);
         }
-        let Wanted { id, tokens, .. } = *wanted;
+        let Wanted { id, demand, .. } = *wanted;
         let pause = sleep(UNDECIDED_PAUSE);
         let key = match wanted.name {
             DocumentName::Key(key) => Some(key.to_owned()),
@@ -263,7 +280,7 @@ impl Documents {
             }
         };
         let answer = match key {
-            Some(key) => self.cache.lookup_tiers(id, &key, tokens).await,
+            Some(key) => self.cache.lookup_tiers(id, &key, demand).await,
             None => None,
         };
         match answer.filter(|answer| wanted.admits_answer(answer)) {
@@ -277,11 +294,13 @@ impl Documents {
 
     /// Reads the document of `key` as for everyone.
     async fn read_key(&self, wanted: &Wanted<'_>, key: &str) -> Result<Answer, LookupError> {
-        let Wanted { id, until, .. } = *wanted;
-        match wanted.tokens {
-            [] => self.cache.lookup(id, key, until).await,
-            tokens => self.cache.lookup_after(id, key, tokens, until).await,
+        let Wanted {
+            id, demand, until, ..
+        } = *wanted;
+        if demand.is_none() {
+            return self.cache.lookup(id, key, until).await;
         }
+        self.cache.lookup_after(id, key, demand, until).await
     }
 }
 

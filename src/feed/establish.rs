@@ -104,17 +104,20 @@ pub(super) enum EstablishOutcome {
     Established(Box<Established>),
     /// Schema larder is not complete and may not be installed yet, or it is of a later version, so the database can't be
     /// followed.
-    Delayed {
-        /// The server and the database, without the identity of an epoch.
-        identity: Identity,
-        /// One for each configured resource.
-        resources: Vec<CheckedResource>,
-        /// What the resources were read from.
-        watched: WatchedTables,
-        fingerprints: Fingerprints,
-        /// For the log and the status.
-        reason: String,
-    },
+    Delayed(Box<Delay>),
+}
+
+/// A database that can't be followed yet.
+pub(super) struct Delay {
+    /// The server and the database, without the identity of an epoch.
+    pub(super) identity: Identity,
+    /// One for each configured resource.
+    pub(super) resources: Vec<CheckedResource>,
+    /// What the resources were read from.
+    pub(super) watched: WatchedTables,
+    pub(super) fingerprints: Fingerprints,
+    /// For the log and the status.
+    pub(super) reason: String,
 }
 
 /// Checks the database and installs what is missing, if `options` allow that and `restore` does not ask for a delay.
@@ -211,32 +214,26 @@ impl Establishing<'_> {
         let delay = self
             .install_delay(&mut snapshot, &server, &inspection, &missing)
             .await?;
-        if let Some(reason) = self.schema_delay(delay.as_ref(), &inspection, &missing)? {
-            let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
-            let fingerprints = definitions.fingerprints(&mut snapshot).await?;
+        let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
+        let mut fingerprints = definitions.fingerprints(&mut snapshot).await?;
+        let schema_delay = self.schema_delay(delay.as_ref(), &inspection, &missing)?;
+        if schema_delay.is_some() || self.installs(&missing) {
             snapshot.rollback().await.map_err(SourceError::from)?;
-            return Ok(Some(EstablishOutcome::Delayed {
+            let install = self.install(connection, missing, &inspection.loggers, delay.as_ref());
+            let reason = match schema_delay {
+                Some(reason) => Some(reason),
+                None => install
+                    .await?
+                    .map(|holders| format!("waiting for {holders}")),
+            };
+            let delay = reason.map(|reason| Delay {
                 identity: server,
                 resources: inspection.resources,
                 watched: definitions.watched,
                 fingerprints,
                 reason,
-            }));
-        }
-        let creates_triggers =
-            self.options.install && self.pending.is_none() && !missing.triggers.tables.is_empty();
-        if creates_triggers || !missing.parts.is_empty() {
-            let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
-            let fingerprints = definitions.fingerprints(&mut snapshot).await?;
-            snapshot.rollback().await.map_err(SourceError::from)?;
-            let installing = self.install(connection, missing, &inspection.loggers, delay.as_ref());
-            return Ok(installing.await?.map(|holders| EstablishOutcome::Delayed {
-                identity: server,
-                resources: inspection.resources,
-                watched: definitions.watched,
-                fingerprints,
-                reason: format!("waiting for {holders}"),
-            }));
+            });
+            return Ok(delay.map(|delay| EstablishOutcome::Delayed(Box::new(delay))));
         }
         let identity = read_identity(&mut snapshot).await?;
         if identity.nonce.is_nil() {
@@ -244,12 +241,9 @@ impl Establishing<'_> {
             return Ok(None);
         }
         let pending = self.pending(missing.triggers);
-        if let (Some(restore), None, true) = (&mut self.restore, &delay, pending.is_empty()) {
-            let tables: Vec<_> = inspection.loggers.iter().flat_map(Logger::tables).collect();
-            restore.record_complete(&inspection.catalogue, &tables);
+        if delay.is_none() && pending.is_empty() {
+            self.record_complete(&inspection);
         }
-        let definitions = Definitions::read(&mut snapshot, inspection.watched_tables()).await?;
-        let mut fingerprints = definitions.fingerprints(&mut snapshot).await?;
         let read_fingerprints = fingerprints.clone();
         inspection.clear_differing(&mut fingerprints);
         snapshot.commit().await.map_err(SourceError::from)?;
@@ -273,6 +267,20 @@ impl Establishing<'_> {
             loggers,
             position,
         }))))
+    }
+
+    /// Whether something is missing that this attempt installs.
+    fn installs(&self, missing: &Missing) -> bool {
+        let creates_triggers = self.options.install && self.pending.is_none();
+        !missing.parts.is_empty() || (creates_triggers && !missing.triggers.tables.is_empty())
+    }
+
+    /// Remembers the tables as complete, by which a restore is noticed later.
+    fn record_complete(&mut self, inspection: &Inspection) {
+        if let Some(restore) = &mut self.restore {
+            let tables: Vec<_> = inspection.loggers.iter().flat_map(Logger::tables).collect();
+            restore.record_complete(&inspection.catalogue, &tables);
+        }
     }
 
     /// Why schema larder may not be used, or not be installed yet.

@@ -29,6 +29,7 @@ use crate::feed::node::{Housekeeping, Needs};
 use crate::feed::position::Position;
 use crate::feed::restore::RestoreDetector;
 use crate::feed::retry::{RetryPauses, retry_pauses};
+use crate::feed::strict::next_strict;
 use crate::feed::{Event, FeedSetup, FirstOutcome, PassCause};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
@@ -104,6 +105,8 @@ pub(super) struct Feed<F> {
     /// The offer of the disk tier to resume was accepted or refused.
     is_offer_handled: bool,
     last_pass_began: Boottime,
+    /// When strict reads get the next pass.
+    next_strict: Instant,
     /// The last definition of each resource, also of one that no longer fits: what the next one differs in is logged.
     last_definitions: HashMap<ResourceId, Arc<Resource>>,
     /// What was logged of resources that do not fit the database, so that it is logged once.
@@ -172,6 +175,7 @@ impl<F: FnMut(Event)> Feed<F> {
             is_refusal_new: false,
             is_offer_handled: false,
             last_pass_began: Boottime::NEVER,
+            next_strict: Instant::now(),
             last_definitions: HashMap::new(),
             unfit: HashMap::new(),
             recheck_pauses: None,
@@ -265,10 +269,12 @@ impl<F: FnMut(Event)> Feed<F> {
         let mut bell_updated_at = Instant::now();
         let mut cause = PassCause::Bell;
         loop {
+            let began = Instant::now();
             let found = match self.run_pass(connection, &context, cause).await {
                 Ok(found) => found,
                 Err(reason) => return reason,
             };
+            self.next_strict = next_strict(began, Instant::now());
             if let Err(reason) = self.resume_if_offered(connection, &context).await {
                 return reason;
             }
@@ -361,8 +367,15 @@ impl<F: FnMut(Event)> Feed<F> {
                     PassCause::Bell
                 }
             }
+            () = self.strict_read_is_due() => PassCause::Poll,
             () = tokio::time::sleep(pause) => PassCause::Poll,
         }
+    }
+
+    /// Waits until a strict read gets a pass.
+    async fn strict_read_is_due(&self) {
+        self.setup.strict.wanted().await;
+        tokio::time::sleep_until(self.next_strict).await;
     }
 
     /// The pause after a pass that found `found` documents, the last of `quiet_passes` in a row that found none.

@@ -1,6 +1,6 @@
 //! Headers and media types that several modules use.
 
-use axum::http::header::{ALLOW, CONTENT_TYPE, HeaderName};
+use axum::http::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue};
 
 use crate::http::problem::Problem;
@@ -38,6 +38,44 @@ pub(super) fn add_allow(headers: &mut HeaderMap, methods: &'static str) {
     if methods.contains("PATCH") {
         headers.insert(ACCEPT_PATCH, HeaderValue::from_static(PATCH_TYPES));
     }
+}
+
+/// What `Cache-Control` of a request asks for (RFC 9111, section 5.2.1), as far as larder obeys it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct CacheDirectives {
+    /// `no-cache` or `max-age=0`.
+    pub(super) strict: bool,
+    pub(super) only_if_cached: bool,
+}
+
+/// Reads `Cache-Control` of a request.
+#[inline]
+pub(super) fn cache_directives(headers: &HeaderMap) -> CacheDirectives {
+    let mut directives = CacheDirectives::default();
+    for line in headers.get_all(CACHE_CONTROL) {
+        for member in line.as_bytes().split(|byte| *byte == b',') {
+            let mut parts = member.splitn(2, |byte| *byte == b'=');
+            let name = parts.next().unwrap_or_default().trim_ascii();
+            let argument = parts.next().unwrap_or_default().trim_ascii();
+            if name.eq_ignore_ascii_case(b"no-cache") {
+                directives.strict = true;
+            } else if name.eq_ignore_ascii_case(b"only-if-cached") {
+                directives.only_if_cached = true;
+            } else if name.eq_ignore_ascii_case(b"max-age") {
+                directives.strict |= is_zero(argument);
+            }
+        }
+    }
+    directives
+}
+
+/// Whether an argument, which may be quoted, is the number 0.
+fn is_zero(argument: &[u8]) -> bool {
+    let quoted = argument
+        .strip_prefix(b"\"")
+        .and_then(|rest| rest.strip_suffix(b"\""));
+    let digits = quoted.unwrap_or(argument);
+    !digits.is_empty() && digits.iter().all(|byte| *byte == b'0')
 }
 
 /// The transactions that the response must reflect.
@@ -86,6 +124,43 @@ pub(super) fn find_preference(headers: &HeaderMap, known: &[&'static str]) -> Op
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn directives_have_any_case_and_any_number_of_lines() {
+        let of = |lines: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for line in lines {
+                headers.append(CACHE_CONTROL, HeaderValue::from_static(line));
+            }
+            let directives = cache_directives(&headers);
+            (directives.strict, directives.only_if_cached)
+        };
+        for lines in [
+            &["no-cache"][..],
+            &["No-Cache"],
+            &["no-store,NO-CACHE"],
+            &["no-store", "no-cache"],
+            &["max-age=0"],
+            &["Max-Age = \"0\""],
+            &["max-age=5, max-age=00"],
+        ] {
+            assert_eq!(of(lines), (true, false), "{lines:?}");
+        }
+        for lines in [
+            &[][..],
+            &[""],
+            &["max-age=1"],
+            &["max-age=10"],
+            &["max-age"],
+            &["max-age=-0"],
+            &["no-store, no-transform"],
+            &["no-cached", "xno-cache"],
+        ] {
+            assert_eq!(of(lines), (false, false), "{lines:?}");
+        }
+        assert_eq!(of(&["Only-If-Cached"]), (false, true));
+        assert_eq!(of(&["max-age=0", "only-if-cached"]), (true, true));
+    }
 
     #[test]
     fn the_first_known_preference_counts() {

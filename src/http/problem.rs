@@ -177,6 +177,8 @@ problems! {
         "a table of the document was dropped or altered, or larder's role may not read it";
     READ_CONFLICT = SERVICE_UNAVAILABLE, "other transactions prevented the read by a deadlock or a conflict";
     TIMEOUT = GATEWAY_TIMEOUT, "PostgreSQL did not answer in time";
+    /// RFC 9111, section 5.2.1.7.
+    NOT_CACHED = GATEWAY_TIMEOUT, "only-if-cached: no tier has what was requested";
     DOCUMENT_TIMEOUT = GATEWAY_TIMEOUT,
         "PostgreSQL needs longer than statement_timeout for this document; it is tried again from time to time";
     NOT_READABLE = INTERNAL_SERVER_ERROR, "PostgreSQL could not return this document";
@@ -483,6 +485,7 @@ impl From<LookupError> for Problem {
     fn from(error: LookupError) -> Self {
         match error {
             LookupError::NotReady(_) => Self::NOT_READY,
+            LookupError::NotCached => Self::NOT_CACHED,
             LookupError::Deadline => Self::TIMEOUT,
             LookupError::Source(error) => Self::from(error),
         }

@@ -39,7 +39,7 @@ pub(super) async fn read_collection(
     request: &Request<'_>,
     resource: ResourceId,
 ) -> ReadResult<Body> {
-    let mut read = ReadRequest::begin(state, request, resource)?;
+    let mut read = ReadRequest::begin(state, request, resource).await?;
     if request.query().len() > QUERY_BYTES_AT_ONCE {
         // It keeps its turn, so that requests that wait hold no parsed keys.
         read.turn = Some(wait_for_turn(read.waiting()).await?);

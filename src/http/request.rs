@@ -13,19 +13,19 @@ use percent_encoding::percent_decode_str;
 
 use crate::auth::{Principal, Right};
 use crate::cache::encoding::Encoding;
+use crate::cache::{Demand, Strict};
 use crate::clock::Boottime;
 use crate::documents::Scope;
 use crate::http::conditional::Preconditions;
 use crate::http::forwarded;
 use crate::http::headers::{
-    IDEMPOTENCY_KEY, LARDER_TOKEN, find_preference, media_type, parse_tokens,
+    IDEMPOTENCY_KEY, LARDER_TOKEN, cache_directives, find_preference, media_type, parse_tokens,
 };
 use crate::http::negotiate::{accepts_json, preferred_encoding};
 use crate::http::problem::Problem;
 use crate::http::range::{RangeRequest, requested_range};
 use crate::http::scope::scope_of;
 use crate::resource::{Resource, ResourceId};
-use crate::source::token::Token;
 
 /// Follows the name of a resource and a colon if the body names the documents. No resource's name contains a colon.
 const BATCH: &str = "batch";
@@ -319,19 +319,29 @@ impl<'r> Request<'r> {
         self.uri.query().unwrap_or_default()
     }
 
-    /// The transactions that the response must reflect.
+    /// What it demands of the documents that it reads, from now on. It may be strict if it `may_be_strict`.
     ///
     /// # Errors
     /// 400 if a token is malformed.
-    pub(super) fn tokens(&self) -> Result<Vec<Token>, Problem> {
-        parse_tokens(self.headers)
+    pub(super) fn demand(&self, may_be_strict: bool) -> Result<Demand, Problem> {
+        let directives = cache_directives(self.headers);
+        let is_strict = directives.strict && may_be_strict;
+        Ok(Demand {
+            strict: is_strict.then(Strict::arriving),
+            tokens: parse_tokens(self.headers)?,
+            only_if_cached: directives.only_if_cached,
+        })
     }
 
     /// Whether memory may answer it: it has no header that the answer of memory would ignore. `If-None-Match` and
-    /// `Accept-Encoding` are obeyed.
+    /// `Accept-Encoding` are obeyed. It may be strict if it `may_be_strict`.
     #[inline]
-    pub(super) fn is_plain(&self) -> bool {
-        !self.headers.contains_key(LARDER_TOKEN)
+    pub(super) fn is_plain(&self, may_be_strict: bool) -> bool {
+        let directives = cache_directives(self.headers);
+        let is_strict = directives.strict && may_be_strict;
+        !is_strict
+            && !directives.only_if_cached
+            && !self.headers.contains_key(LARDER_TOKEN)
             && !self.headers.contains_key(RANGE)
             && !self.preconditions().has_if_match()
             && self.accepts_json()

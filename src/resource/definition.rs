@@ -103,6 +103,8 @@ pub struct ResourceDefinition {
     pub cache_control: Option<Located<String>>,
     /// The words of `Surrogate-Key`. `{key}` in them stands for the document's key.
     pub surrogate_key: Option<Located<String>>,
+    /// Requests may be strict: `Cache-Control: no-cache` has an effect.
+    pub strict_reads: Located<bool>,
     /// The roles that may read; `None`: every authenticated client.
     pub read: Option<Located<Vec<String>>>,
     /// The roles that may write; `None`: every authenticated client; none of them: nobody.
@@ -119,6 +121,10 @@ impl ResourceDefinition {
     /// A resource of `table` with nothing else set.
     pub fn new(name: Located<String>, table: Located<String>, row: RowDefinition) -> Self {
         Self {
+            strict_reads: Located {
+                value: true,
+                place: name.place.clone(),
+            },
             name,
             table,
             key: None,
@@ -156,6 +162,7 @@ impl ResourceDefinition {
             filters,
             cache_control: _,
             surrogate_key: _,
+            strict_reads: _,
             read: _,
             write: _,
             owner,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use crate::workload::history::ReadVerdict;
-use crate::workload::record::RunPhase;
+use crate::workload::record::{RunPhase, STRICT};
 
 /// How a read was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,7 @@ pub(crate) enum ReadResult {
 impl ReadResult {
     /// By the answer's status and its Cache-Status.
     pub(crate) fn of(status: u16, cache_status: &str) -> Self {
+        let cache_status = cache_status.strip_suffix(STRICT).unwrap_or(cache_status);
         match (status, cache_status.strip_prefix("larder; ")) {
             (200 | 404, Some("hit; detail=memory")) => Self::Memory,
             (200 | 404, Some("hit; detail=disk")) => Self::Disk,

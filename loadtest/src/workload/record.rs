@@ -14,6 +14,8 @@ use crate::workload::history::{
 };
 use crate::workload::viewer::Viewer;
 
+/// What `Cache-Status` of a strict read ends with: it must not be older than its request.
+pub(crate) const STRICT: &str = "; strict";
 /// Told in full; more are only counted.
 const VIOLATIONS_MAX: usize = 20;
 /// So many versions of a violation's document are printed.
@@ -86,6 +88,7 @@ pub(crate) struct Record {
     reads: AtomicU64,
     /// Those of customers.
     restricted_reads: AtomicU64,
+    strict_reads: AtomicU64,
     commits: AtomicU64,
     violations: Mutex<VecDeque<Violation>>,
     violations_count: AtomicU64,
@@ -104,6 +107,7 @@ impl Record {
             phase: AtomicUsize::new(RunPhase::Settling.index()),
             reads: AtomicU64::new(0),
             restricted_reads: AtomicU64::new(0),
+            strict_reads: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             violations: Mutex::default(),
             violations_count: AtomicU64::new(0),
@@ -159,6 +163,10 @@ impl Record {
     /// How many of the reads are those of customers.
     pub(crate) fn restricted_reads(&self) -> u64 {
         self.restricted_reads.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn strict_reads(&self) -> u64 {
+        self.strict_reads.load(Ordering::Relaxed)
     }
 
     pub(crate) fn commits(&self) -> u64 {
@@ -232,7 +240,15 @@ impl Record {
         let digest = read.body.map_or(Digest::ABSENT, Digest::of);
         let mut histories = self.histories(read.key);
         let history = &mut histories[read.viewer.index()];
-        let verdict = history.judge(digest, read.began, self.max_staleness);
+        let is_strict = read.cache_status.ends_with(STRICT);
+        let allowed = if is_strict {
+            Duration::ZERO
+        } else {
+            self.max_staleness
+        };
+        let verdict = history.judge(digest, read.began, allowed);
+        self.strict_reads
+            .fetch_add(u64::from(is_strict), Ordering::Relaxed);
         self.reads.fetch_add(1, Ordering::Relaxed);
         let is_restricted = read.viewer != Viewer::Staff;
         self.restricted_reads

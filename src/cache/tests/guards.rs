@@ -19,7 +19,7 @@ use crate::cache::generation::Versions;
 use crate::cache::lease::{Grant, Lease};
 use crate::cache::orders::DiskOrder;
 use crate::cache::tests::{MAX_STALENESS, cache, identity};
-use crate::cache::{Cache, LookupError, Provenance, lock};
+use crate::cache::{Cache, Demand, LookupError, Provenance, lock};
 use crate::clock::Boottime;
 use crate::feed::position::Position;
 use crate::feed::ranges::Ranges;
@@ -40,6 +40,7 @@ fn pass(key: &str) -> Event {
         position: Position::new("10:10:"),
         began_at: Boottime::now(),
         fresh_at: Boottime::now(),
+        verified: None,
         cause: PassCause::Poll,
         lag_from: None,
     })
@@ -49,7 +50,10 @@ fn lead(cache: &Cache, key: &str) -> Lease {
     let stripe = cache.versions.stripe(ITEMS, key);
     let version = cache.versions.version(ITEMS, stripe);
     let key = Arc::from(key);
-    match cache.leases.grant(ITEMS, &key, version, MAX_STALENESS) {
+    match cache
+        .leases
+        .grant(ITEMS, &key, version, Boottime::now().before(MAX_STALENESS))
+    {
         Grant::Lead(lease, _) => lease,
         Grant::Wait(_) => panic!("another leads"),
     }
@@ -97,7 +101,13 @@ async fn a_load_that_was_sent_is_joined_only_if_its_resource_is_kept() {
         cached.trusted.store(trusted, Ordering::SeqCst);
         let lease = lead(&cache, "1");
         lease.sent_at().mark(Boottime::now());
-        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Bypass, None));
+        let mut load = pin!(cache.load(
+            ITEMS,
+            Arc::from("1"),
+            LoadReason::Bypass,
+            Demand::none(),
+            None
+        ));
         let mut context = Context::from_waker(Waker::noop());
         assert!(load.as_mut().poll(&mut context).is_pending());
         cache.fill(lease, document(), Keep::Yes);
@@ -433,7 +443,13 @@ async fn a_load_that_finds_its_tables_altered_or_loses_a_deadlock_is_repeated() 
         ("40P01", usize::MAX, 7),
         ("22012", 1, 1),
     ] {
-        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss, None));
+        let mut load = pin!(cache.load(
+            ITEMS,
+            Arc::from("1"),
+            LoadReason::Miss,
+            Demand::none(),
+            None
+        ));
         let mut context = Context::from_waker(Waker::noop());
         let mut attempts = 0;
         let outcome = loop {
@@ -484,7 +500,13 @@ async fn a_request_for_one_document_does_not_end_with_a_load_that_had_little_tim
     let mut context = Context::from_waker(Waker::noop());
     for until in [Some(Boottime::now()), None] {
         let lease = lead(&cache, "1");
-        let mut load = pin!(cache.load(ITEMS, Arc::from("1"), LoadReason::Miss, until));
+        let mut load = pin!(cache.load(
+            ITEMS,
+            Arc::from("1"),
+            LoadReason::Miss,
+            Demand::none(),
+            until
+        ));
         assert!(load.as_mut().poll(&mut context).is_pending());
         cache.fill(lease, Err(SourceError::SlowDocument), Keep::Yes);
         let has_ended = load.as_mut().poll(&mut context).is_ready();

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::auth::config::ANONYMOUS;
-use crate::cache::{Cache, CacheConfig};
+use crate::cache::{Cache, CacheConfig, Demand};
 use crate::config::{Config, ConfigError, dump};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::admin::history::History;
@@ -85,9 +85,8 @@ impl Service {
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
         let (loader, writes) = start_source(config, source, runtimes, &metrics);
-        let resources = config.resources.iter();
         let cache_config = CacheConfig {
-            resources: resources
+            resources: (config.resources.iter())
                 .map(|resource| (resource.name.value.clone(), resource.tiers))
                 .collect(),
             memory: config.memory.clone(),
@@ -110,6 +109,7 @@ impl Service {
             tables_file: config.state_dir.join(TABLES_FILE),
             persisted: cache.persisted(),
             committed: writes.committed(),
+            strict: cache.strict_passes(),
             metrics: Arc::clone(&metrics),
         };
         let follower = Arc::clone(&cache);
@@ -195,7 +195,8 @@ impl Service {
             owner: None,
             limit: PROPOSED_KEYS,
         };
-        let keys = self.cache.keys(id, page).await.unwrap_or_default();
+        let keys = self.cache.keys(id, page, Demand::none()).await;
+        let keys = keys.unwrap_or_default();
         let encoded = keys
             .iter()
             .map(|key| resource.key.encoded(key).into_owned());
@@ -305,7 +306,9 @@ fn cache_headers(config: &Config) -> Vec<CacheHeaders> {
             None if for_all => Audience::Everyone,
             None => Audience::Authenticated,
         };
-        CacheHeaders::new(cache_control.as_deref(), surrogate_key.as_deref(), audience)
+        let headers =
+            CacheHeaders::new(cache_control.as_deref(), surrogate_key.as_deref(), audience);
+        headers.with_strict_reads(resource.strict_reads.value)
     });
     headers.collect()
 }

@@ -135,7 +135,7 @@ impl PropertyValue<'_> {
             | Self::Column(at)
             | Self::Claim(at) => toml_string(&at.value),
             Self::OptionalColumn(at) => toml_string(&at.as_ref()?.value),
-            Self::Flag(at) => at.value.then(|| "true".to_owned())?,
+            Self::Flag(at) => at.value.to_string(),
             Self::Claims(at) if at.is_empty() => return None,
             Self::Claims(at) => inline_table(at.iter()),
             Self::PrincipalName(at) => toml_string(at),

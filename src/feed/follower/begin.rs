@@ -1,6 +1,6 @@
 //! The beginning on a new connection: the database is established, and the cache is told what has changed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use sqlx::postgres::PgConnection;
@@ -8,10 +8,10 @@ use sqlx::postgres::PgConnection;
 use crate::feed::Event;
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
-use crate::feed::definition::{Fingerprints, WatchedTables};
+use crate::feed::definition::Definitions;
 use crate::feed::establish::inspection::CheckedResource;
 use crate::feed::establish::{
-    EstablishError, EstablishOptions, EstablishOutcome, Established, check_fit, establish,
+    Delay, EstablishError, EstablishOptions, EstablishOutcome, Established, check_fit, establish,
 };
 use crate::feed::follower::{
     ESTABLISH_TIMEOUT, Feed, PASS_TIMEOUT, PassContext, REFUSED_MAX, StopReason, with_timeout,
@@ -22,7 +22,6 @@ use crate::resource::changes::DefinitionChanges;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::FingerprintQuery;
 use crate::source::rights::with_grants;
 use crate::source::session::Identity;
 
@@ -34,16 +33,10 @@ impl<F: FnMut(Event)> Feed<F> {
     ) -> Result<PassContext, StopReason> {
         let mut established = match self.establish(connection).await? {
             EstablishOutcome::Established(established) => *established,
-            EstablishOutcome::Delayed {
-                identity,
-                resources,
-                watched,
-                fingerprints,
-                reason,
-            } => {
-                self.publish_delay(identity);
-                self.define_delayed(&resources, &watched, fingerprints, &reason);
-                return Err(StopReason::Delayed(reason));
+            EstablishOutcome::Delayed(delay) => {
+                let Delay { identity, .. } = delay.as_ref();
+                self.publish_delay(identity.clone());
+                return Err(StopReason::Delayed(self.define_delayed(*delay)));
             }
         };
         self.compare_history(connection, &mut established).await?;
@@ -134,11 +127,10 @@ impl<F: FnMut(Event)> Feed<F> {
         let is_row_security_known =
             !was_lost || definitions.remainder.row_security_tables.is_empty();
         let is_unchanged = is_same_history && is_row_security_known;
-        let queries = definitions.watched.queries();
         self.define(
             &resources,
             &fingerprints,
-            queries,
+            &definitions,
             is_unchanged,
             may_fit_soon,
         );
@@ -170,11 +162,7 @@ impl<F: FnMut(Event)> Feed<F> {
                     .map(ResourceDefinition::hash)
                     .collect(),
             },
-            only_unfit: (pending.is_empty() && !may_fit_soon).then(|| {
-                let checked = ResourceId::in_order().zip(&resources);
-                let unfit = checked.filter(|(_, resource)| resource.is_err());
-                unfit.map(|(id, _)| id).collect()
-            }),
+            only_unfit: (pending.is_empty() && !may_fit_soon).then(|| unfit(&resources)),
             recheck_within: if fitting.len() < resources.len()
                 || !self.refused.is_empty()
                 || pending.iter().any(|one| one.is_waiting)
@@ -239,23 +227,24 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Tells the cache of the resources that fit, as far as their tables have changed since the last delay, to be read from
-    /// PostgreSQL for this `reason`.
-    fn define_delayed(
-        &mut self,
-        resources: &[CheckedResource],
-        watched: &WatchedTables,
-        fingerprints: Fingerprints,
-        reason: &str,
-    ) {
+    /// PostgreSQL. Returns the reason.
+    fn define_delayed(&mut self, delay: Delay) -> String {
+        let Delay {
+            resources,
+            watched,
+            fingerprints,
+            reason,
+            ..
+        } = delay;
         let mut queries = watched.queries();
-        for (id, resource) in ResourceId::in_order().zip(resources) {
+        for (id, resource) in ResourceId::in_order().zip(&resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             let is_known = fingerprint.is_some_and(|known| self.delayed.contains(known));
             if let Ok(resource) = resource
                 && (self.defined.insert(id) || !is_known)
             {
                 let mut definition = Resource::clone(resource);
-                definition.uncached = Some(reason.to_owned());
+                definition.uncached = Some(reason.clone());
                 // The check of row security needs schema larder.
                 definition.checked_sql = None;
                 (self.on_event)(Event::Defined {
@@ -269,6 +258,7 @@ impl<F: FnMut(Event)> Feed<F> {
             }
         }
         self.delayed = fingerprints;
+        reason
     }
 
     /// Logs what a definition differs in from the last one of the resource.
@@ -300,10 +290,11 @@ impl<F: FnMut(Event)> Feed<F> {
         &mut self,
         resources: &[CheckedResource],
         fingerprints: &[(ResourceId, String)],
-        mut queries: BTreeMap<ResourceId, FingerprintQuery>,
+        definitions: &Definitions,
         is_unchanged: bool,
         may_fit_soon: bool,
     ) {
+        let mut queries = definitions.watched.queries();
         for (id, resource) in ResourceId::in_order().zip(resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             match (resource, fingerprint) {
@@ -357,4 +348,11 @@ impl<F: FnMut(Event)> Feed<F> {
 fn reason(mistakes: &[Mistake]) -> String {
     let texts: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
     texts.join("; ")
+}
+
+/// The resources that do not fit.
+fn unfit(resources: &[CheckedResource]) -> Vec<ResourceId> {
+    let checked = ResourceId::in_order().zip(resources);
+    let unfit = checked.filter(|(_, resource)| resource.is_err());
+    unfit.map(|(id, _)| id).collect()
 }

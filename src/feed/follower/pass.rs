@@ -26,6 +26,18 @@ const FINGERPRINTS_INTERVAL_MAX: Duration = Duration::from_millis(500);
 /// Attempts to read a pass while tables are locked, after the first one. The last joins only tables of schema larder.
 const LOCKED_ATTEMPTS_MAX: usize = 2;
 
+/// What a pass has found out of the definitions of resources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verified {
+    /// Nothing, since no transaction has become visible: there is none that may have logged nothing.
+    NotNeeded,
+    /// They are the known ones.
+    Unchanged,
+    /// Some have changed: their resources are distrusted, what was read holds for the others, and everything has to be checked
+    /// again.
+    Changed,
+}
+
 impl<F: FnMut(Event)> Feed<F> {
     /// Runs a pass from the last position. Returns the number of changes that it found.
     pub(super) async fn run_pass(
@@ -37,9 +49,10 @@ impl<F: FnMut(Event)> Feed<F> {
         let Some(from) = self.position.clone() else {
             return Err(StopReason::Recheck);
         };
+        let (number, is_strict) = self.setup.strict.begin();
         let began_at = Boottime::now();
-        let reading = self.read_pass(connection, context, &from, began_at);
-        let (read, is_recheck_due) = match reading.await {
+        let reading = self.read_pass(connection, context, &from, began_at, is_strict);
+        let (read, verified) = match reading.await {
             Ok(read) => read,
             Err(StopReason::Failed(EstablishError::Source(error))) if !error.is_transient() => {
                 // The next pass from this position would fail as well. Without one, the feed begins at the newest one.
@@ -79,6 +92,7 @@ impl<F: FnMut(Event)> Feed<F> {
             position: read.position,
             began_at,
             fresh_at: self.fingerprints_at,
+            verified: (verified != Verified::NotNeeded).then_some(number),
             cause,
             lag_from: (found > 0).then_some(lag_from),
         }));
@@ -92,7 +106,7 @@ impl<F: FnMut(Event)> Feed<F> {
                 Ok(()) => {}
             }
         }
-        if is_recheck_due || self.is_refusal_new {
+        if verified == Verified::Changed || self.is_refusal_new {
             return Err(StopReason::Recheck);
         }
         Ok(found)
@@ -108,15 +122,15 @@ impl<F: FnMut(Event)> Feed<F> {
     }
 
     /// Reads what is new since `from`, and makes sure that all of it was logged: the rows first, then the signs of
-    /// changed definitions, then the fingerprints if they are needed. Returns also whether definitions have changed: their
-    /// resources are distrusted, what was read holds for the others, and everything has to be checked again then.
+    /// changed definitions, then the fingerprints if they are needed. A strict read needs the signs in any case.
     async fn read_pass(
         &mut self,
         connection: &mut PgConnection,
         context: &PassContext,
         from: &Position,
         began_at: Boottime,
-    ) -> Result<(PassReading, bool), StopReason> {
+        is_strict: bool,
+    ) -> Result<(PassReading, Verified), StopReason> {
         let definitions = &context.definitions;
         let interval = FINGERPRINTS_INTERVAL_MAX.min(self.setup.config.max_staleness / 2);
         let with_fingerprints =
@@ -137,10 +151,10 @@ impl<F: FnMut(Event)> Feed<F> {
         let known = self.signs.as_ref();
         if read.position == *from
             && read.fingerprints.is_none()
+            && !is_strict
             && known.is_some_and(|known| known.remainder == read.remainder)
         {
-            // No transaction has become visible, so there is none that may have logged nothing.
-            return Ok((read, false));
+            return Ok((read, Verified::NotNeeded));
         }
         let signs = DefinitionSigns {
             plan_mark: with_timeout(PASS_TIMEOUT, definitions.plan_mark(connection)).await?,
@@ -148,7 +162,7 @@ impl<F: FnMut(Event)> Feed<F> {
         };
         let is_same = self.signs.as_ref() == Some(&signs);
         let fingerprints = match &read.fingerprints {
-            None if is_same => return Ok((read, false)),
+            None if is_same => return Ok((read, Verified::Unchanged)),
             Some(fingerprints) if is_same => fingerprints.clone(),
             // Computed after the plan mark that they will belong to.
             _ => with_timeout(PASS_TIMEOUT, definitions.fingerprints(connection)).await?,
@@ -165,7 +179,12 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         self.signs = Some(signs);
         self.fingerprints_at = began_at;
-        Ok((read, has_changed))
+        let verified = if has_changed {
+            Verified::Changed
+        } else {
+            Verified::Unchanged
+        };
+        Ok((read, verified))
     }
 
     /// Reads what is new since `from`, without joining tables of locked resources: a client that alters one table must
@@ -288,9 +307,9 @@ impl<F: FnMut(Event)> Feed<F> {
             return Ok(());
         }
         let began_at = Boottime::now();
-        let reading = self.read_pass(connection, context, &from, began_at);
+        let reading = self.read_pass(connection, context, &from, began_at, false);
         let read = match reading.await {
-            Ok((read, false)) => read,
+            Ok((read, Verified::NotNeeded | Verified::Unchanged)) => read,
             unread => {
                 tracing::info!(
                     "the disk tier starts empty: the changes since it was written can't be read"
@@ -312,6 +331,7 @@ impl<F: FnMut(Event)> Feed<F> {
             position: read.position,
             began_at,
             fresh_at: self.fingerprints_at,
+            verified: None,
             cause: PassCause::Poll,
             lag_from: None,
         }));

@@ -34,7 +34,7 @@ pub(in crate::http) async fn read_batch(
     resource: ResourceId,
     body: Body,
 ) -> ReadResult<Body> {
-    let mut read = ReadRequest::begin(state, request, resource)?;
+    let mut read = ReadRequest::begin(state, request, resource).await?;
     let (fields, by) = query::parse_batch(request.query(), &read.resource)?;
     read.fields = fields.map(Arc::new);
     read.by = by;
@@ -198,7 +198,7 @@ pub(super) async fn read_keys(read: &mut ReadRequest<'_>, keys: &[String]) -> Re
     end.push('}');
     let provenance = provenances.slowest();
     let mut response = composed_response(read.request, composition.end(&end)).await;
-    read.cache_headers.add(&mut response, provenance, None);
+    read.add_cache_headers(&mut response, provenance);
     Ok((detail(provenance), response))
 }
 

@@ -1,5 +1,6 @@
 //! Headers for caches: where a response came from, how long it may be kept, and the keys that it is purged by.
 
+use axum::body::Bytes;
 use axum::http::header::{AGE, CACHE_CONTROL, CACHE_STATUS, HeaderName, WARNING};
 use axum::http::{HeaderValue, Response};
 
@@ -14,6 +15,8 @@ const SURROGATE_KEY: HeaderName = HeaderName::from_static("surrogate-key");
 /// `Cache-Status` of most responses. The compiler checks the characters of a constant; those of the others are checked for
 /// each response.
 const MEMORY_HIT: HeaderValue = HeaderValue::from_static("larder; hit; detail=memory");
+/// What `Cache-Status` of a strict read ends with.
+const STRICT: &[u8] = b"; strict";
 /// The placeholder for the key in a resource's surrogate keys.
 const KEY: &str = "{key}";
 
@@ -35,6 +38,8 @@ pub struct CacheHeaders {
     /// `Cache-Control` of a response that may be stale.
     stale: HeaderValue,
     surrogate_key: Option<String>,
+    /// Whether requests may be strict.
+    pub(in crate::http) allows_strict: bool,
 }
 
 impl CacheHeaders {
@@ -74,19 +79,35 @@ impl CacheHeaders {
             cache_control: value(configured).unwrap_or_else(|_| no_cache.clone()),
             stale: value(NO_CACHE).unwrap_or(no_cache),
             surrogate_key: surrogate_key.map(str::to_owned),
+            allows_strict: true,
         }
     }
 
-    /// Adds the headers to a response that came from `provenance`. `key` is the canonical key of a response with one
+    /// As `strict_reads` of the resource is configured.
+    #[must_use]
+    pub fn with_strict_reads(self, allows_strict: bool) -> Self {
+        Self {
+            allows_strict,
+            ..self
+        }
+    }
+
+    /// Adds the headers to a response that came from `provenance`, to a strict read or not. `key` is the canonical key of a response with one
     /// document.
     pub(in crate::http) fn add(
         &self,
         response: &mut Response<impl Sized>,
         provenance: Provenance,
+        is_strict: bool,
         key: Option<(&KeyShape, &str)>,
     ) {
         let headers = response.headers_mut();
-        headers.insert(CACHE_STATUS, cache_status(provenance));
+        let mut status = cache_status(provenance);
+        if is_strict {
+            let strict = [status.as_bytes(), STRICT].concat();
+            status = HeaderValue::from_maybe_shared(Bytes::from(strict)).unwrap_or(status);
+        }
+        headers.insert(CACHE_STATUS, status);
         if let Provenance::Stale { age } = provenance {
             headers.insert(CACHE_CONTROL, self.stale.clone());
             headers.insert(AGE, HeaderValue::from(age.as_secs()));

@@ -98,11 +98,12 @@ impl<'r> Named<'r> {
         request: &Request<'_>,
         resource: &Resource,
         cache_headers: &CacheHeaders,
+        is_strict: bool,
         answer: &Answer,
     ) {
         let key = self.key(answer.found.as_ref());
         let named = key.map(|key| (&resource.key, key));
-        cache_headers.add(response, answer.provenance, named);
+        cache_headers.add(response, answer.provenance, is_strict, named);
         if let (Self::Alias(..), Some(key)) = (self, key) {
             let mut location = document_path(resource, key);
             if let Some(query) = request.uri.query() {
@@ -133,7 +134,9 @@ pub(in crate::http) fn try_memory(
     else {
         return None;
     };
-    if *request.method != Method::GET || request.uri.query().is_some() || !request.is_plain() {
+    let cache_headers = state.cache_headers(id)?;
+    let is_plain = request.is_plain(cache_headers.allows_strict);
+    if *request.method != Method::GET || request.uri.query().is_some() || !is_plain {
         return None;
     }
     let began = Boottime::now();
@@ -157,8 +160,14 @@ pub(in crate::http) fn try_memory(
         Some(document) => document_response(request, document).ok()?,
         None => named.absent().into_full_response(),
     };
-    let cache_headers = state.cache_headers(id)?;
-    named.add_headers(&mut response, request, resource, cache_headers, &answer);
+    named.add_headers(
+        &mut response,
+        request,
+        resource,
+        cache_headers,
+        false,
+        &answer,
+    );
     state.count_hit(id, response.status(), began);
     Some(response)
 }
@@ -171,7 +180,7 @@ pub(in crate::http) async fn read_document(
 ) -> ReadResult<Body> {
     let missed = request.missed.take();
     let request = &request;
-    let mut read = ReadRequest::begin(state, request, id)?;
+    let mut read = ReadRequest::begin(state, request, id).await?;
     if let Some(query) = request.uri.query() {
         read.fields = query::parse_fields(query, &read.resource)?.map(Arc::new);
     }
@@ -181,10 +190,10 @@ pub(in crate::http) async fn read_document(
         None => (Named::of(request, &read.resource)?, None),
     };
     let (documents, name) = (read.documents, named.name());
-    let (tokens, scope) = (&read.tokens, &read.scope);
+    let (demand, scope) = (&read.demand, &read.scope);
     let answer = match at {
-        Some(at) => documents.read_missed(id, name, tokens, scope, at).await?,
-        None => documents.read(id, name, tokens, scope).await?,
+        Some(at) => documents.read_missed(id, name, demand, scope, at).await?,
+        None => documents.read(id, name, demand, scope).await?,
     };
     let mut response = match &answer.found {
         None => named.absent().into_full_response(),
@@ -193,12 +202,12 @@ pub(in crate::http) async fn read_document(
             None => whole_or_part(&read, document).await,
         },
     };
-    let cache_headers = read.cache_headers;
     named.add_headers(
         &mut response,
         request,
         &read.resource,
-        cache_headers,
+        read.cache_headers,
+        read.is_strict(),
         &answer,
     );
     let body = response.body();

@@ -33,7 +33,10 @@ pub(super) async fn read_page(
     let mut provenances = Provenances::default();
     // PostgreSQL answers before the first lookup.
     drop(read.turn.take());
-    let PageKeys { keys, mut follows } = read.documents.list(read.id, page, &read.scope).await?;
+    let listed = read
+        .documents
+        .list(read.id, page, &read.demand, &read.scope);
+    let PageKeys { keys, mut follows } = listed.await?;
     let mut last = keys.last();
     // The last key of the documents before those that are looked up now.
     let mut before = None;
@@ -83,7 +86,7 @@ pub(super) async fn read_page(
     drop(lookups);
     let provenance = of_page(provenances);
     let mut response = composed_response(read.request, composition.end("]")).await;
-    read.cache_headers.add(&mut response, provenance, None);
+    read.add_cache_headers(&mut response, provenance);
     if let Ok(unreadable) = HeaderValue::try_from(unreadable)
         && !unreadable.is_empty()
     {

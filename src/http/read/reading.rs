@@ -4,11 +4,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use axum::http::Method;
+use axum::http::{Method, Response};
 use futures_util::poll;
 
 use crate::auth::Right;
-use crate::cache::Answer;
+use crate::cache::{Answer, Demand, Provenance};
 use crate::documents::lookups::{Lookups, TextKind};
 use crate::documents::{Documents, Scope};
 use crate::http::answers::AnswersMemory;
@@ -20,7 +20,6 @@ use crate::http::state::HttpState;
 use crate::http::work::{Waiting, WorkerTurn, wait_for_turn};
 use crate::resource::projection::Projection;
 use crate::resource::{Resource, ResourceId};
-use crate::source::token::Token;
 
 /// A request for more documents waits for its turn (see [`wait_for_turn`]).
 const KEYS_AT_ONCE: usize = 16;
@@ -34,8 +33,7 @@ pub(super) struct ReadRequest<'r> {
     pub(super) request: &'r Request<'r>,
     /// The memory of answers with many documents.
     pub(super) answers: &'r AnswersMemory,
-    /// The transactions that the response must reflect.
-    pub(super) tokens: Vec<Token>,
+    pub(super) demand: Demand,
     /// The documents that it may read.
     pub(super) scope: Scope<'r>,
     /// The members to return; `None` for whole documents.
@@ -51,7 +49,7 @@ impl<'r> ReadRequest<'r> {
     ///
     /// # Errors
     /// The client does not accept JSON; a token is malformed; the resource is not ready.
-    pub(super) fn begin(
+    pub(super) async fn begin(
         state: &'r HttpState,
         request: &'r Request<'r>,
         id: ResourceId,
@@ -59,15 +57,15 @@ impl<'r> ReadRequest<'r> {
         if !request.accepts_json() {
             return Err(Problem::NOT_ACCEPTABLE);
         }
-        let cache_headers = state.cache_headers(id);
-        let tokens = request.tokens()?;
-        let resource = state.documents.resource(id)?;
+        let cache_headers = state.cache_headers(id).ok_or(Problem::NO_SUCH_RESOURCE)?;
+        let demand = request.demand(cache_headers.allows_strict)?;
+        let resource = state.documents.definition(id, &demand).await?;
         Ok(Self {
             documents: &state.documents,
             answers: &state.answers,
             id,
-            cache_headers: cache_headers.ok_or(Problem::NO_SUCH_RESOURCE)?,
-            tokens,
+            cache_headers,
+            demand,
             scope: request.scope(id, &resource, Right::Read),
             resource,
             request,
@@ -75,6 +73,21 @@ impl<'r> ReadRequest<'r> {
             by: None,
             turn: None,
         })
+    }
+
+    /// Whether it reflects all that had committed when it arrived.
+    pub(super) fn is_strict(&self) -> bool {
+        self.demand.strict.is_some()
+    }
+
+    /// Adds the headers for caches to a response with many documents.
+    pub(super) fn add_cache_headers(
+        &self,
+        response: &mut Response<impl Sized>,
+        provenance: Provenance,
+    ) {
+        self.cache_headers
+            .add(response, provenance, self.is_strict(), None);
     }
 
     /// Begins the body of an answer with many documents.
@@ -106,7 +119,7 @@ impl<'r> ReadRequest<'r> {
                 self.id,
                 texts,
                 kind,
-                &self.tokens,
+                &self.demand,
                 &self.scope,
                 bytes_max,
             ),

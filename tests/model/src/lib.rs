@@ -52,6 +52,7 @@
 //! - [`prepared`]: transactions that were prepared before PostgreSQL crashed have lost their rows of the log.
 //! - [`refusal`]: PostgreSQL refuses to join the tables of a resource in a pass.
 //! - [`segments`]: the files of the disk tier lose what they have not flushed, each on its own.
+//! - [`strict`]: reads that reflect all that had committed when they arrived.
 //!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
@@ -70,6 +71,7 @@ pub mod refusal;
 pub mod segments;
 mod state;
 mod steps;
+pub mod strict;
 #[cfg(test)]
 mod tests;
 

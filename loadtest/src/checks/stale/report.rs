@@ -119,10 +119,11 @@ impl StaleReport {
         let quiet = counters.phase(RunPhase::Quiet);
         // Counts are far below 2^52, so the casts are exact.
         println!(
-            "\n{} reads checked in {seconds:.0} s ({:.0}/s; {} of clients that see their own documents alone), {} commits ({:.0}/s), seed {}",
+            "\n{} reads checked in {seconds:.0} s ({:.0}/s; {} of clients that see their own documents alone, {} strict), {} commits ({:.0}/s), seed {}",
             record.reads(),
             record.reads() as f64 / seconds,
             record.restricted_reads(),
+            record.strict_reads(),
             record.commits(),
             record.commits() as f64 / seconds,
             self.seed

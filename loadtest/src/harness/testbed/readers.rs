@@ -14,6 +14,8 @@ use crate::workload::viewer::Viewer;
 
 /// Requests sent at once; a read begins when its batch is sent.
 const PIPELINE: usize = 8;
+/// One batch in so many reads strictly.
+const STRICT_SHARE: u32 = 4;
 /// Requests sent at once in a sweep.
 const SWEPT_AT_ONCE: usize = 128;
 /// For one answer: more than larder's request_timeout and a pause of its process.
@@ -70,8 +72,9 @@ impl ReadingClient {
         let mut requests = Vec::with_capacity(PIPELINE * 80);
         let wanted: [u32; PIPELINE] = std::array::from_fn(|_| self.rng.u32(1..=self.record.keys()));
         let viewer = Viewer::of_connection(self.number);
+        let is_strict = self.rng.u32(..STRICT_SHARE) == 0;
         for key in wanted {
-            request(&mut requests, &self.record, key, viewer);
+            request(&mut requests, &self.record, key, viewer, is_strict);
         }
         let phase = self.record.phase();
         let began = Boottime::now();
@@ -136,7 +139,7 @@ pub(crate) async fn sweep(
     for batch in keys.chunks(SWEPT_AT_ONCE) {
         let mut requests = Vec::with_capacity(SWEPT_AT_ONCE * 80);
         for key in batch {
-            request(&mut requests, record, *key, Viewer::Staff);
+            request(&mut requests, record, *key, Viewer::Staff, false);
         }
         let began = Boottime::now();
         connection.send(&requests).await?;
@@ -162,10 +165,13 @@ pub(crate) async fn sweep(
     Ok(swept)
 }
 
-fn request(requests: &mut Vec<u8>, record: &Record, key: u32, viewer: Viewer) {
+fn request(requests: &mut Vec<u8>, record: &Record, key: u32, viewer: Viewer, is_strict: bool) {
     requests.extend_from_slice(b"GET ");
     requests.extend_from_slice(record.path(key).as_bytes());
     requests.extend_from_slice(b" HTTP/1.1\r\nHost: localhost\r\n");
     requests.extend_from_slice(viewer.header().as_bytes());
+    if is_strict {
+        requests.extend_from_slice(b"Cache-Control: no-cache\r\n");
+    }
     requests.extend_from_slice(b"\r\n");
 }

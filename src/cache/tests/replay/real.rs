@@ -252,6 +252,7 @@ impl Run {
             began_at: times.began(),
             fresh_at: times.began(),
             cause: PassCause::Poll,
+            verified: None,
             lag_from: None,
         };
         let event = if pass.resumes {

@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use shuttle::future::block_on;
 use shuttle::sync::Mutex;
@@ -16,14 +15,13 @@ use super::document::{Document, Found};
 use super::generation::{Epoch, Version, Versions};
 use super::lease::{Grant, Lease, Leases, LoadOutcome};
 use super::memory::{Memory, MemoryConfig};
+use crate::clock::Boottime;
 use crate::resource::ResourceId;
 
 /// Few, so that keys share stripes.
 const STRIPES: usize = 2;
 const ITEMS: ResourceId = ResourceId::new(0);
 const KEY: &str = "42";
-/// Loads of these scenarios are never old.
-const MAX_AGE: Duration = Duration::from_secs(3_600);
 /// Documents of the eviction scenario, and what one weighs at most: more than two thirds of it.
 const BODY_BYTES: usize = 800;
 const ENTRY_BYTES_MAX: u64 = 1_200;
@@ -72,7 +70,8 @@ impl World {
     fn grant(&self) -> Grant {
         let stripe = self.versions.stripe(ITEMS, KEY);
         let version = self.versions.version(ITEMS, stripe);
-        self.leases.grant(ITEMS, &Arc::from(KEY), version, MAX_AGE)
+        self.leases
+            .grant(ITEMS, &Arc::from(KEY), version, Boottime::NEVER)
     }
 
     /// Reads the database and fills memory.

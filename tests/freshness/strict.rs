@@ -1,0 +1,190 @@
+//! Strict reads: `Cache-Control: no-cache` makes an answer reflect all that had committed when the request arrived.
+
+use axum::http::{Method, StatusCode};
+use fault_proxy::{FaultProxy, NetworkFault};
+
+use crate::freshness::testbed::is_hit;
+use crate::harness::cluster::TestCluster;
+use crate::harness::eventually;
+use crate::harness::service::{TestResponse, TestService, execute};
+
+const SCHEMA: &str = "create table item (id int primary key, label text, code text not null unique); \
+    insert into item select n, 'old', 'C' || n from generate_series(1, 20) n";
+
+const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n\
+    [[resource.by]]\nname = 'code'\ncolumns = ['code']\n\
+    [[resource]]\nname = 'lax'\ntable = 'item'\nstrict_reads = false\n";
+
+/// Finds no change by itself for longer than a test takes.
+const SLEEPY: &str = "[feed]\nnotify = false\npoll_interval = '50s'\nmax_staleness = '99s'\n";
+
+const STRICT: (&str, &str) = ("cache-control", "no-cache");
+const CACHED: (&str, &str) = ("cache-control", "only-if-cached");
+
+const HIT: &str = "larder; hit; detail=memory; strict";
+
+async fn warm(larder: &TestService, path: &str) {
+    eventually("a hit", async || {
+        is_hit(&larder.get(path).await).then_some(())
+    })
+    .await;
+}
+
+async fn get(larder: &TestService, path: &str, headers: &[(&str, &str)]) -> TestResponse {
+    larder.request(Method::GET, path, headers).await
+}
+
+async fn strict(larder: &TestService, path: &str) -> TestResponse {
+    let answer = get(larder, path, &[STRICT]).await;
+    assert!(answer.cache_status().ends_with("; strict"), "{answer:?}");
+    answer
+}
+
+/// The statements that have read documents.
+async fn statements(larder: &TestService) -> f64 {
+    larder.metric("larder_source_batch_keys_count").await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strict_read_reflects_all_commits_and_what_is_unchanged_is_a_hit() {
+    let larder = TestService::start(SCHEMA, &format!("{SLEEPY}{CONFIG}")).await;
+    for key in 1..=4 {
+        warm(&larder, &format!("/items/{key}")).await;
+    }
+    warm(&larder, "/lax/1").await;
+    let update = "update item set label = 'new' where id = 1";
+    execute(&larder.url, update).await;
+    for ignored in [("cache-control", "max-age=1"), ("pragma", "no-cache")] {
+        let answer = get(&larder, "/items/1", &[ignored]).await;
+        assert_eq!(answer.cache_status(), "larder; hit; detail=memory");
+        assert!(answer.body.contains("old"), "{}", answer.body);
+    }
+    let answer = get(&larder, "/lax/1", &[STRICT]).await;
+    assert!(is_hit(&answer) && answer.body.contains("old"), "{answer:?}");
+    let lines = [
+        ("cache-control", "no-store"),
+        ("Cache-Control", "Max-Age=\"0\""),
+    ];
+    let answer = get(&larder, "/items/1", &lines).await;
+    assert!(answer.body.contains("new"), "{}", answer.body);
+    assert!(answer.cache_status().ends_with("; strict"), "{answer:?}");
+
+    // Unchanged documents are hits, by key, by alias and in a batch; of a page PostgreSQL says the keys.
+    assert!(
+        strict(&larder, "/items/by/code/C2")
+            .await
+            .body
+            .contains("old")
+    );
+    // On a busy machine no pass may come within 100 ms.
+    eventually("hits without a statement", async || {
+        let before = statements(&larder).await;
+        for path in [
+            "/items/1",
+            "/items/2",
+            "/items/by/code/C2",
+            "/items?keys=1,2,3",
+        ] {
+            if strict(&larder, path).await.cache_status() != HIT {
+                return None;
+            }
+        }
+        strict(&larder, "/items?limit=4").await;
+        (statements(&larder).await == before).then_some(())
+    })
+    .await;
+
+    // Every read after a commit shows it: the position moves, or a trigger was disabled.
+    for label in 0..20 {
+        let trigger = ["", "alter table item disable trigger all; "][label % 2];
+        let update = format!("{trigger}update item set label = 'label {label}'");
+        execute(&larder.url, &update).await;
+        let path = [
+            "/items/1",
+            "/items/by/code/C3",
+            "/items?keys=1,2,3",
+            "/items?limit=4",
+        ][label / 2 % 4];
+        let answer = strict(&larder, path).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        assert!(
+            answer.body.contains(&format!("label {label}\"")),
+            "{path}: {answer:?}"
+        );
+        assert!(
+            !answer
+                .body
+                .contains(&format!("label {}\"", label.wrapping_sub(1)))
+        );
+    }
+    assert!(larder.metric("larder_strict_wait_seconds_count").await > 20.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_if_cached_is_answered_by_tiers_alone() {
+    let larder = TestService::start(SCHEMA, &format!("{SLEEPY}{CONFIG}")).await;
+    for key in 1..=2 {
+        warm(&larder, &format!("/items/{key}")).await;
+    }
+    let before = statements(&larder).await;
+    for path in ["/items/1", "/items?keys=1,2"] {
+        let answer = get(&larder, path, &[CACHED]).await;
+        assert_eq!(answer.cache_status(), "larder; hit; detail=memory");
+        eventually("a strict hit", async || {
+            let answer = get(&larder, path, &[CACHED, STRICT]).await;
+            (answer.cache_status() == HIT).then_some(())
+        })
+        .await;
+    }
+    for path in ["/items/3", "/items?keys=1,3", "/items", "/items/by/code/C1"] {
+        for headers in [&[CACHED][..], &[CACHED, STRICT]] {
+            let answer = get(&larder, path, headers).await;
+            assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT, "{path}");
+        }
+    }
+    // The alias has a hint then.
+    larder.get("/items/by/code/C1").await;
+    assert!(is_hit(&get(&larder, "/items/by/code/C1", &[CACHED]).await));
+    assert_eq!(statements(&larder).await, before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_feed_postgres_answers_and_nothing_stale_is_served() {
+    let database = TestCluster::database().await;
+    execute(&database.url, SCHEMA).await;
+    let feed = FaultProxy::start(&database.url).await.unwrap();
+    let reads = FaultProxy::start(&database.url).await.unwrap();
+    let settings = [
+        ("database.listen_url", &*feed.url),
+        ("feed.max_staleness", "60s"),
+        ("feed.on_loss", "serve-stale"),
+    ];
+    let larder = TestService::start_on(&reads.url, CONFIG, &settings).await;
+    warm(&larder, "/items/1").await;
+    for fault in [NetworkFault::BlackHole, NetworkFault::Cut] {
+        feed.set(fault);
+        // What the feed does not see.
+        let update = format!("update item set label = '{fault:?}'");
+        execute(&database.url, &update).await;
+        let answer = strict(&larder, "/items/1").await;
+        assert_eq!(
+            answer.cache_status(),
+            "larder; fwd=bypass; detail=feed; strict"
+        );
+        assert!(
+            answer.body.contains(&format!("{fault:?}")),
+            "{}",
+            answer.body
+        );
+        let alias = strict(&larder, "/items/by/code/C2").await;
+        assert!(alias.body.contains(&format!("{fault:?}")), "{}", alias.body);
+    }
+    reads.set(NetworkFault::Cut);
+    eventually("only stale documents", async || {
+        let answer = larder.get("/items/1").await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+        let strict = get(&larder, "/items/1", &[STRICT]).await;
+        (strict.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+}
