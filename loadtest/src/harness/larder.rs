@@ -133,13 +133,13 @@ impl Larder {
         Ok(began.elapsed())
     }
 
-    /// Waits until `/readyz` says so of all resources.
+    /// Waits until `/readyz` says so, and `/status` of all resources, whether or not they are cached.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut reason = String::from("no answer");
         while Instant::now() < deadline {
             match http::get(self.config.admin, "/readyz").await {
-                Ok((200, text)) if text.trim() == "ready" => return Ok(()),
+                Ok((200, text)) if text.trim() == "ready" || self.all_fit().await => return Ok(()),
                 Ok((_, text)) => text.trim().clone_into(&mut reason),
                 Err(error) => reason = error.to_string(),
             }
@@ -151,6 +151,15 @@ impl Larder {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         bail!("larder is not ready after {READY_TIMEOUT:?}: {reason}")
+    }
+
+    /// Whether `/status` says of no resource that it is not ready.
+    async fn all_fit(&self) -> bool {
+        let status = http::get(self.config.admin, "/status").await;
+        status.is_ok_and(|(status, text)| {
+            let text: String = text.split_whitespace().collect();
+            status == 200 && !text.contains(r#""ready":false"#)
+        })
     }
 
     /// Waits at most `limit` until `/status` says that the tiers keep the documents of every resource.
