@@ -157,7 +157,10 @@ impl Comparison {
         let found = comparable(Contents::read(&mut self.written, schema).await?);
         let got: Vec<Vec<u16>> = answers.iter().map(statuses_of).collect();
         let mut triggers = schema.triggers.iter();
-        let has_order = is_single && !triggers.any(|trigger| trigger.draws(&schema.levels));
+        let mut operations = requests.iter().map(|request| &request.operation);
+        let has_order = is_single
+            && operations.all(Operation::gives_same_members)
+            && !triggers.any(|trigger| trigger.draws(&schema.levels));
         let mut first = None;
         for choice in Choice::all(requests) {
             if first.is_some() {

@@ -118,7 +118,8 @@ impl Contents {
     /// Whether two databases contain the same but for the values that sequences have drawn.
     ///
     /// Drawn values have the order in which they were drawn. If it is not `has_order`, they only must stand at the same
-    /// places: transactions, or triggers that draw from the same sequence, may have drawn in another order.
+    /// places: transactions, triggers that draw from the same sequence, or inserts of rows that give other members, may have
+    /// drawn in another order.
     pub(super) fn is_like(&self, other: &Self, drawn: DrawnValues, has_order: bool) -> bool {
         self.ordered(drawn) == other.ordered(drawn)
             || (!has_order && self.placed(drawn) == other.placed(drawn))

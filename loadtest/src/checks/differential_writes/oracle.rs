@@ -2,7 +2,7 @@
 //! and kind of change that has rows.
 //!
 //! For `PUT` and `PATCH` rows are deleted first, children before parents; then each level, upper first, is updated (one
-//! statement for each set of changed columns) and then inserted into; rows that a kept row is moved away from are deleted
+//! statement for each set of changed columns) and then inserted into (one for each set of given columns); rows that a kept row is moved away from are deleted
 //! last. The transaction is rolled back unless the status is 2xx.
 
 mod changes;

@@ -2,6 +2,7 @@
 
 mod draw;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use serde_json::{Map, Value};
@@ -72,6 +73,20 @@ impl Node {
     }
 }
 
+/// Whether rows of `level`, and those below them, give the members that others of their levels give, which are in `known`.
+fn give_same_members<'n>(
+    level: usize,
+    rows: &'n [Node],
+    known: &mut BTreeMap<usize, BTreeSet<&'n String>>,
+) -> bool {
+    rows.iter().all(|row| {
+        let members: BTreeSet<&String> = row.values.keys().collect();
+        let is_same = *known.entry(level).or_insert_with(|| members.clone()) == members;
+        let mut below = row.below.iter();
+        is_same && below.all(|(level, rows)| give_same_members(*level, rows, known))
+    })
+}
+
 fn array(schema: &Schema, rows: &[Node]) -> Value {
     Value::Array(rows.iter().map(|row| row.json(schema)).collect())
 }
@@ -82,6 +97,21 @@ impl Operation {
         match self {
             Self::Post { .. } => None,
             Self::Put { key, .. } | Self::Patch { key, .. } | Self::Delete { key } => Some(key),
+        }
+    }
+
+    /// Whether the rows of each level give the same members. larder inserts them by one statement then, in their order.
+    pub(super) fn gives_same_members(&self) -> bool {
+        let mut known = BTreeMap::new();
+        match self {
+            Self::Post { documents, .. } => give_same_members(0, documents, &mut known),
+            Self::Put { document, .. } => {
+                give_same_members(0, std::slice::from_ref(document), &mut known)
+            }
+            Self::Patch { below, .. } => below.iter().all(|(level, rows)| {
+                give_same_members(*level, rows.as_deref().unwrap_or_default(), &mut known)
+            }),
+            Self::Delete { .. } => true,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Inserts and updates rows.
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::checks::differential_writes::oracle::plan::Plan;
@@ -39,29 +41,37 @@ impl Oracle<'_> {
         Ok(200)
     }
 
-    /// Inserts the new rows of a level. They get the keys that are stored, which triggers may have changed.
+    /// Inserts the new rows of a level: one statement for each set of given columns. They get the keys that are stored,
+    /// which triggers may have changed.
     async fn insert_level(&mut self, plan: &mut Plan, number: usize) -> Result<(), Stop> {
-        let rows = plan.levels[number].iter().enumerate();
-        let new: Vec<usize> = rows
-            .filter(|(_, row)| row.stored.is_none())
-            .map(|(row, _)| row)
-            .collect();
-        if new.is_empty() {
-            return Ok(());
+        let level = &self.schema.levels[number];
+        let mut sets: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        for (row, planned) in plan.levels[number].iter().enumerate() {
+            if planned.stored.is_some() {
+                continue;
+            }
+            let shown = level.shown().enumerate();
+            let given = shown.filter(|(_, column)| planned.values.contains_key(&column.name));
+            // The columns of links come after those that a document shows.
+            let links = (0..level.links().count()).map(|at| level.shown().count() + at);
+            let given = given.map(|(at, _)| at).chain(links).collect();
+            sets.entry(given).or_default().push(row);
         }
-        let rows = new.iter().map(|&row| {
-            let link = plan.link(self.schema, number, row).unwrap_or_default();
-            (link, &plan.levels[number][row].values)
-        });
-        let rows: Vec<(Vec<Value>, &RowValues)> = rows.collect();
-        let sql = statements::insert_sql(self.schema, number, &rows);
-        let keys = values_of(&self.statement(&sql).await?)?;
-        if keys.len() != new.len() {
-            // A trigger has left rows out.
-            return Err(Stop::Refused(409));
-        }
-        for (row, key) in new.into_iter().zip(keys) {
-            plan.levels[number][row].key = Some(key);
+        for new in sets.into_values() {
+            let rows = new.iter().map(|&row| {
+                let link = plan.link(self.schema, number, row).unwrap_or_default();
+                (link, &plan.levels[number][row].values)
+            });
+            let rows: Vec<(Vec<Value>, &RowValues)> = rows.collect();
+            let sql = statements::insert_sql(self.schema, number, &rows);
+            let keys = values_of(&self.statement(&sql).await?)?;
+            if keys.len() != new.len() {
+                // A trigger has left rows out.
+                return Err(Stop::Refused(409));
+            }
+            for (row, key) in new.into_iter().zip(keys) {
+                plan.levels[number][row].key = Some(key);
+            }
         }
         Ok(())
     }
