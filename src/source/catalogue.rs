@@ -156,15 +156,21 @@ fn table(row: &PgRow) -> Result<Table, SourceError> {
     })
 }
 
+/// A part of `with`: `part` pairs each of the tables in `$1` with itself and all its descendants.
+const HIERARCHIES_SQL: &str = "\
+with recursive part (top, oid) as ( \
+  select w, w from unnest($1::int8[]::oid[]) w \
+  union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent)";
+
 /// Runs `sql` with `table_oids` as `$1`, and calls `add` with each row and the table that its column `oid` names.
 async fn read_for_tables(
     connection: &mut PgConnection,
-    sql: &'static str,
+    sql: &str,
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
     add: impl Fn(&mut Table, &PgRow) -> Result<(), SourceError>,
 ) -> Result<(), SourceError> {
-    let rows = sqlx::query(sql)
+    let rows = sqlx::query(AssertSqlSafe(sql))
         .bind(table_oids)
         .fetch_all(connection)
         .await?;
@@ -369,12 +375,11 @@ async fn read_other_ancestors(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = "with recursive part (top, oid) as ( \
-           select w, w from unnest($1::int8[]::oid[]) w \
-           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select distinct part.top::int8 as oid from part join pg_inherits i on i.inhrelid = part.oid \
-         where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)";
-    read_for_tables(connection, sql, table_oids, tables, |table, _| {
+    let sql = format!(
+        "{HIERARCHIES_SQL} select distinct part.top::int8 as oid from part join pg_inherits i on i.inhrelid = part.oid \
+         where not exists (select from part other where other.top = part.top and other.oid = i.inhparent)"
+    );
+    read_for_tables(connection, &sql, table_oids, tables, |table, _| {
         table.has_other_ancestors = true;
         Ok(())
     })
@@ -388,10 +393,8 @@ async fn read_constraints(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = "with recursive part (top, oid) as ( \
-           select w, w from unnest($1::int8[]::oid[]) w \
-           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select part.top::int8 as oid, n.nspname::text as schema, c.relname::text as table, k.name::text as name, \
+    let sql = format!(
+        "{HIERARCHIES_SQL} select part.top::int8 as oid, n.nspname::text as schema, c.relname::text as table, k.name::text as name, \
            array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and (a.attnum = any(k.columns) \
              or a.attnum > 0 and exists (select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = k.index \
                and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum)) \
@@ -400,14 +403,15 @@ async fn read_constraints(
          cross join lateral (select s.conname as name, s.conkey as columns, \
              case when s.contype <> 'f' then s.conindid end as index \
              from pg_constraint s where s.conrelid = c.oid and s.contype in ('c', 'f', 'p', 'u', 'x') \
-           union all select i.relname, '{}', x.indexrelid from pg_index x join pg_class i on i.oid = x.indexrelid \
+           union all select i.relname, '{{}}', x.indexrelid from pg_index x join pg_class i on i.oid = x.indexrelid \
              where x.indrelid = c.oid and x.indisunique \
              and not exists (select from pg_constraint s where s.conindid = x.indexrelid and s.contype in ('p', 'u', 'x'))) k \
          union all select a.attrelid::int8, n.nspname, t.typname, null, array_agg(a.attname::text order by a.attnum) \
            from pg_attribute a join pg_type t on t.oid = a.atttypid and t.typtype = 'd' \
            join pg_namespace n on n.oid = t.typnamespace \
-           where a.attrelid::int8 = any($1) and a.attnum > 0 group by a.attrelid, n.nspname, t.typname";
-    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+           where a.attrelid::int8 = any($1) and a.attnum > 0 group by a.attrelid, n.nspname, t.typname"
+    );
+    read_for_tables(connection, &sql, table_oids, tables, |table, row| {
         table.constraints.push(Constraint {
             schema: row.try_get("schema")?,
             table: row.try_get("table")?,
@@ -426,10 +430,8 @@ async fn read_on_write(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = "with recursive part (top, oid) as ( \
-           select w, w from unnest($1::int8[]::oid[]) w \
-           union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent) \
-         select part.top::int8 as oid, \
+    let sql = format!(
+        "{HIERARCHIES_SQL} select part.top::int8 as oid, \
            coalesce(bool_or(t.is_user), false) as triggers, \
            coalesce(bool_or(t.is_user and t.tgtype & 7 = 7), false) as before_insert, \
            coalesce(bool_or(t.is_user and t.tgtype & 11 = 11), false) as before_delete, \
@@ -441,8 +443,9 @@ async fn read_on_write(
              not t.tgisinternal and n.nspname <> 'larder' as is_user \
            from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
            where t.tgrelid = part.oid and t.tgenabled in ('O', 'A')) t on true \
-         group by part.top";
-    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+         group by part.top"
+    );
+    read_for_tables(connection, &sql, table_oids, tables, |table, row| {
         table.on_write = OnWrite {
             has_triggers: row.try_get("triggers")?,
             has_before_insert: row.try_get("before_insert")?,

@@ -217,7 +217,7 @@ async fn a_change_of_an_extensions_table_ends_documents_with_its_types() {
     }
 }
 
-/// Without triggers on the extension's table, and for a function of which nobody knows what it reads.
+/// Without triggers on the extension's table, and for a function whose tables are not known.
 #[tokio::test(flavor = "multi_thread")]
 async fn types_that_read_what_can_not_be_watched_are_refused() {
     let url = TestCluster::database().await.url;

@@ -74,7 +74,7 @@ async fn a_strict_read_waits_for_a_verified_pass_that_begins_later() {
     apply_pass(&cache, true);
     let answer = lookup.await.unwrap();
     assert_eq!(answer.provenance, Provenance::Memory);
-    assert!(!cache.strict_passes().begin().1, "nobody waits");
+    assert!(!cache.strict_passes().begin().1, "no read waits");
 }
 
 /// A pass that is not applied in time, or a feed that is lost.
