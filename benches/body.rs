@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use larder::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use larder::resource::catalogue::TableName;
-use larder::resource::sql_type::SqlType;
+use larder::resource::sql_type::{Equality, SqlType};
 use larder::resource::value::ValueType;
 use larder::resource::writable::{
     Level, MemberKind, Rows, Writable, WritableColumn, WritableMember,
@@ -28,6 +28,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         is_kept: false,
         stored_type: SqlType::Named(String::new()),
         plain_type: SqlType::Named(String::new()),
+        equality: Equality::BUILT_IN,
         value: value.clone(),
         nullable: true,
         has_default: false,

@@ -12,7 +12,7 @@ use crate::resource::key::KeyColumn;
 use crate::resource::link::{KeyMapping, links};
 use crate::resource::page::Page;
 use crate::resource::sql::identifier;
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::write::WriteStatement;
 use crate::resource::{Alias, Resource, Row};
 
@@ -260,22 +260,21 @@ impl About<'_> {
         }
     }
 
-    /// The search for the rows of a table that are called `alias`, by columns that are compared with values of these types.
+    /// The search for the rows of a table that are called `alias`, by columns that are compared with values of types.
     fn search<'t>(
         &self,
         alias: &str,
         (table, condition): (&TableName, Option<&Condition>),
-        columns: impl IntoIterator<Item = (&'t str, &'t SqlType)>,
+        columns: impl IntoIterator<Item = Compared<'t>>,
         subject: &str,
     ) -> Search {
         let mut names: Vec<String> = Vec::new();
         let mut conditions: Vec<String> = Vec::new();
-        for (column, value_type) in columns {
+        for (column, value_type, equality) in columns {
             names.push(column.to_owned());
-            conditions.push(format!(
-                "{alias}.{} = {}",
-                identifier(column),
-                value_type.compared_parameter(names.len())
+            conditions.push(equality.sql(
+                &format!("{alias}.{}", identifier(column)),
+                &value_type.compared_parameter(names.len()),
             ));
         }
         let alone = format!(
@@ -316,7 +315,7 @@ impl About<'_> {
         for (on, below) in children.chain(lookups) {
             *tables += 1;
             let columns = on.iter();
-            let columns = columns.map(|pair| (pair.own.name.as_str(), &pair.upper.sql_type));
+            let columns = columns.map(|pair| compared(&pair.own.name, &pair.upper.sql_type));
             let alias = format!("t{tables}");
             searches.push(Search {
                 place: Some(below.place.clone()),
@@ -354,7 +353,10 @@ impl About<'_> {
     fn lists(&self) -> Vec<Question> {
         let Resource { name, filters, .. } = self.resource;
         let mut lists = Vec::new();
-        for (place, filter) in filters.iter().enumerate() {
+        // Without the operator no index serves, and the grant for it is told.
+        let filters = filters.iter().enumerate();
+        let filters = filters.filter(|(_, of)| *of.column.equality() != Equality::Records);
+        for (place, filter) in filters {
             let page = Page {
                 after: None,
                 filters: vec![(place, Some(String::new()))],
@@ -363,7 +365,8 @@ impl About<'_> {
             };
             let subject = format!("each list of {name} by {} reads", filter.name);
             let what = format!("lists by {}", filter.name);
-            let column = (filter.column.name(), filter.column.sql_type());
+            let column = &filter.column;
+            let column = (column.name(), column.sql_type(), column.equality());
             lists.push(self.list(&what, column, &filter.place, page, &subject));
         }
         if let Some(owner) = &self.resource.owner {
@@ -374,17 +377,17 @@ impl About<'_> {
                 limit: 1,
             };
             let subject = format!("each list of one owner's documents of {name} reads");
-            let column = (owner.column.name.as_str(), &owner.column.sql_type);
+            let column = compared(&owner.column.name, &owner.column.sql_type);
             lists.push(self.list("lists of one owner", column, &owner.place, page, &subject));
         }
         lists
     }
 
-    /// The lists by a column of a type, which the configuration names at a place.
+    /// The lists by a column, which the configuration names at a place.
     fn list(
         &self,
         what: &str,
-        column: (&str, &SqlType),
+        column: Compared<'_>,
         place: &Place,
         first: Page,
         subject: &str,
@@ -447,7 +450,7 @@ impl About<'_> {
             for join in joins {
                 let columns = join.columns.iter().zip(&join.compared);
                 let columns =
-                    columns.map(|(column, other)| (column.name.as_str(), &other.sql_type));
+                    columns.map(|(column, other)| compared(&column.name, &other.sql_type));
                 let subject = format!(
                     "after each change of {}, a pass over {} reads",
                     link.table, self.resource.name
@@ -477,7 +480,7 @@ impl About<'_> {
         for ((level, lock), delete) in below.zip(deletes) {
             let links = level.link.iter();
             let columns = links.filter_map(|(own, _)| level.columns.get(*own));
-            let columns = columns.map(|own| (own.column.as_str(), &own.plain_type));
+            let columns = columns.map(|own| compared(&own.column, &own.plain_type));
             let from = (&level.table, level.condition.as_ref());
             let search = self.search("r", from, columns, &subject);
             questions.push(question(search.clone(), lock));
@@ -492,8 +495,15 @@ fn of_row(row: &Row) -> (&TableName, Option<&Condition>) {
     (&row.table, row.condition.as_ref())
 }
 
-/// The names of columns, with the types of values that they are compared with.
-fn types(columns: &[KeyColumn]) -> impl Iterator<Item = (&str, &SqlType)> {
+/// The name of a column, the type of the value that it is compared with, and how.
+type Compared<'t> = (&'t str, &'t SqlType, &'t Equality);
+
+/// A column of a key or a link.
+fn compared<'t>(name: &'t str, value_type: &'t SqlType) -> Compared<'t> {
+    (name, value_type, &Equality::BUILT_IN)
+}
+
+fn types(columns: &[KeyColumn]) -> impl Iterator<Item = Compared<'_>> {
     let columns = columns.iter();
-    columns.map(|column| (column.name.as_str(), &column.sql_type))
+    columns.map(|column| compared(&column.name, &column.sql_type))
 }

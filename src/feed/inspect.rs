@@ -74,7 +74,7 @@ pub async fn inspect(
         .into_iter();
     let not_needed = unnamed.map(|right| Lack {
         reason: format!(
-            "larder's role {role} lacks {}, which nothing needs but a `where` with a constant of a type there",
+            "larder's role {role} lacks {}, which nothing needs but a `where` with a constant of a type there, and the index of a filter by one",
             right.privilege
         ),
         sql: right.sql(&role),

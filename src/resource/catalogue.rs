@@ -7,7 +7,7 @@ use std::fmt;
 use crate::resource::condition::{AcceptedCondition, WrittenCondition};
 use crate::resource::row_security::TableRowSecurity;
 use crate::resource::sql::identifier;
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 
 /// A table's name and identity.
@@ -211,8 +211,9 @@ pub struct Column {
     pub type_modifier: i32,
     /// False for a nondeterministic collation.
     pub deterministic: bool,
-    /// PostgreSQL has a btree operator class for exactly its type below all domains.
-    pub has_order: bool,
+    /// How its values are compared, if PostgreSQL has a default btree operator class for its type below all domains, or for a
+    /// type that has the same values. `None` for arrays, ranges, enums and composite types, whose classes are those of all such.
+    pub equality: Option<Equality>,
     /// The values that it can have.
     pub value: ValueType,
     /// It or its domain is `not null`.

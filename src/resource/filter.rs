@@ -8,7 +8,7 @@ use crate::resource::body::text_in_query;
 use crate::resource::catalogue::Column;
 use crate::resource::definition::Place;
 use crate::resource::key::{KEY_BYTES_MAX, KeyColumn, plain_key_type};
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 
 /// A field that lists can be filtered by.
@@ -40,6 +40,8 @@ pub struct OtherColumn {
     pub value: ValueType,
     /// The type in SQL text, without a length or precision.
     sql_type: SqlType,
+    /// How its values are compared.
+    equality: Equality,
 }
 
 impl Filter {
@@ -78,7 +80,7 @@ impl FilterColumn {
             ValueType::Name | ValueType::Byte { .. } | ValueType::Bits { .. } => {
                 return Ok(Self::other(column, column.plain_type.clone()));
             }
-            ValueType::Other if column.has_order => {
+            ValueType::Other if column.equality.is_some() => {
                 return Ok(Self::other(column, column.plain_type.clone()));
             }
             _ => {
@@ -96,6 +98,7 @@ impl FilterColumn {
             name: column.name.clone(),
             value: column.value.clone(),
             sql_type,
+            equality: column.equality.clone().unwrap_or(Equality::BUILT_IN),
         })
     }
 
@@ -115,8 +118,16 @@ impl FilterColumn {
         }
     }
 
+    /// How its values are compared.
+    pub(crate) fn equality(&self) -> &Equality {
+        match self {
+            Self::Key(_) => &Equality::BUILT_IN,
+            Self::Other(column) => &column.equality,
+        }
+    }
+
     /// SQL for the value with the text `text` ([`Filter::text`]), an expression.
-    pub(super) fn value_sql(&self, text: &str) -> String {
+    pub(crate) fn value_sql(&self, text: &str) -> String {
         match self {
             Self::Key(column) => column.value_sql(text),
             Self::Other(column) => column.sql_type.value(text),

@@ -103,7 +103,9 @@ impl Page {
             };
             let name = format!("t0.{}", identifier(column.name()));
             conditions.push(match value {
-                Some(_) => format!("{name} = {}", column.value_sql(&parameter())),
+                Some(_) => column
+                    .equality()
+                    .sql(&name, &column.value_sql(&parameter())),
                 None => format!("{name} is null"),
             });
         }

@@ -1,5 +1,6 @@
-//! Types in SQL text: how statements convert texts to values of a column's type.
+//! Types in SQL text: how statements convert texts to values of a column's type, and compare values.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use crate::resource::sql::{identifier, literal};
@@ -63,9 +64,50 @@ impl SqlType {
     }
 }
 
+/// How statements compare values of a type: as an index does that has its default btree operator class.
+///
+/// Operators of other schemas than pg_catalog are not in the search path. Without its schema, `=` may not be found, or may be that
+/// of a type to which PostgreSQL casts: two values of `citext` would be compared as texts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Equality {
+    /// The operator as SQL, with its schema unless it is pg_catalog.
+    Operator(Cow<'static, str>),
+    /// larder's role may not use the operator's schema. PostgreSQL compares records without a name, and without an index.
+    Records,
+}
+
+impl Equality {
+    /// That of types of pg_catalog, and of arrays, ranges and records of any types.
+    pub const BUILT_IN: Self = Self::Operator(Cow::Borrowed("="));
+
+    /// A condition: `left` equals `right`. Both are expressions that are in parentheses where they need them.
+    pub(crate) fn sql(&self, left: &str, right: &str) -> String {
+        match self {
+            Self::Operator(operator) => format!("{left} {operator} {right}"),
+            Self::Records => {
+                format!("row({left})::record operator(pg_catalog.=) row({right})::record")
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operators_have_their_schema_and_records_need_none() {
+        let of_citext = Equality::Operator("operator(public.=)".into());
+        let sql = [of_citext, Equality::BUILT_IN, Equality::Records].map(|by| by.sql("a", "b"));
+        assert_eq!(
+            sql,
+            [
+                "a operator(public.=) b",
+                "a = b",
+                "row(a)::record operator(pg_catalog.=) row(b)::record"
+            ]
+        );
+    }
 
     #[test]
     fn a_type_of_another_schema_is_not_named() {

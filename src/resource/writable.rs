@@ -6,7 +6,7 @@ mod owned;
 use crate::resource::catalogue::{Catalogue, Column, Constraint, Table, TableName};
 use crate::resource::condition::Condition;
 use crate::resource::key::{KeyColumn, KeyType};
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 pub use crate::resource::writable::given::GivenColumns;
 pub use crate::resource::writable::owned::{OwnerColumn, Pointer};
@@ -115,6 +115,8 @@ pub struct WritableColumn {
     /// value. With a cast to this type, it refuses a value that is too long for the column or its domain when the value is
     /// stored.
     pub plain_type: SqlType,
+    /// How its values are compared.
+    pub equality: Equality,
     /// The values that it can have.
     pub value: ValueType,
     /// It may be null.
@@ -645,6 +647,7 @@ impl WritableColumn {
             is_kept: false,
             stored_type: column.stored_type.clone(),
             plain_type: column.plain_type.clone(),
+            equality: column.equality.clone().unwrap_or(Equality::BUILT_IN),
             value: column.value.clone(),
             nullable: !column.not_null,
             has_default: column.has_default,

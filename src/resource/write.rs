@@ -243,15 +243,15 @@ fn same_row_sql(level: &Level) -> String {
 fn equal_sql(level: &Level, columns: &[usize]) -> String {
     let same: Vec<String> = columns
         .iter()
-        .map(|&column| {
-            format!(
-                "r.{} = {}",
-                level.column_sql(column),
-                value_sql(level, column)
-            )
-        })
+        .map(|&column| has_value_sql(level, column, &format!("r.{}", level.column_sql(column))))
         .collect();
     same.join(" and ")
+}
+
+/// A condition: `stored` equals the value of column `number` of row `u`.
+fn has_value_sql(level: &Level, number: usize, stored: &str) -> String {
+    let equality = &level.columns[number].equality;
+    equality.sql(stored, &value_sql(level, number))
 }
 
 struct StatementBuilder<'a> {

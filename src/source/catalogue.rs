@@ -16,7 +16,7 @@ use crate::resource::catalogue::{
     Catalogue, Column, Constraint, Descendant, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
 use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
 use crate::source::catalogue::outputs::read_dependent_columns;
@@ -185,6 +185,8 @@ async fn read_for_tables(
 /// The columns of the tables `$1`.
 ///
 /// Domains are followed down to the type below; the innermost one carries the type modifier.
+/// As PostgreSQL does (indexcmds.c, `GetDefaultOpClass`), the default operator class of a type is that of a type to which it is cast
+/// without a function, if it has none of its own. A full join needs an operator by which rows can be sorted or hashed.
 /// Statements name the types of schema pg_catalog and of the table's schema. Values of others come from a null row of the table
 /// (`resource/sql_type.rs`); that row has fields, all null, if a domain of the table may refuse null.
 const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
@@ -197,7 +199,18 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
            from pg_attrdef f join pg_depend p on p.classid = 'pg_attrdef'::regclass and p.objid = f.oid \
              and p.refclassid = 'pg_class'::regclass \
            join pg_class s on s.oid = p.refobjid and s.relkind = 'S' join pg_namespace n on n.oid = s.relnamespace \
-           where f.adrelid::int8 = any($1) group by f.adrelid, f.adnum) \
+           where f.adrelid::int8 = any($1) group by f.adrelid, f.adnum), \
+         equality as materialized (select distinct on (k.oid) k.oid, case when n.nspname = 'pg_catalog' then p.oprname::text \
+             when has_schema_privilege(n.oid, 'usage') and (p.oprcanmerge or p.oprcanhash) \
+             then format('operator(%I.%s)', n.nspname, p.oprname) else '' end as operator \
+           from pg_opclass o join pg_am m on m.oid = o.opcmethod and m.amname = 'btree' \
+           cross join lateral (select o.opcintype union all select c.castsource from pg_cast c \
+             where c.casttarget = o.opcintype and c.castmethod = 'b' and c.castcontext = 'i') k (oid) \
+           join pg_amop w on w.amopfamily = o.opcfamily and w.amoplefttype = o.opcintype and w.amoprighttype = o.opcintype \
+             and w.amopstrategy = 3 \
+           join pg_operator p on p.oid = w.amopopr join pg_namespace n on n.oid = p.oprnamespace \
+           join pg_type i on i.oid = o.opcintype \
+           where o.opcdefault order by k.oid, k.oid = o.opcintype desc, i.typispreferred desc) \
          select a.attrelid::int8 as oid, a.attname::text as name, \
            format_type(a.atttypid, a.atttypmod) as type_text, \
            format_type(t.oid, case when t.oid in ('numeric'::regtype, 'time'::regtype, 'timetz'::regtype, \
@@ -216,8 +229,7 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
            t.typnamespace = 'pg_catalog'::regnamespace as built_in, \
            coalesce(d.modifier, a.atttypmod) as modifier, \
            coalesce(l.collisdeterministic, true) as deterministic, \
-           exists (select from pg_opclass o join pg_am m on m.oid = o.opcmethod \
-             where m.amname = 'btree' and o.opcdefault and o.opcintype = t.oid) as has_order, \
+           e.operator as equality, \
            a.atttypmod as own_modifier, a.attnotnull and not exists (select from pg_constraint u \
              where u.conrelid = a.attrelid and u.contype = 'n' and u.conkey = array[a.attnum] and not u.convalidated) \
              or at.typnotnull or exists (select from chain c \
@@ -231,6 +243,7 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
          left join sequences q on q.adrelid = a.attrelid and q.adnum = a.attnum \
          left join domain d on d.oid = a.atttypid \
          join pg_type t on t.oid = coalesce(d.base, a.atttypid) \
+         left join equality e on e.oid = t.oid \
          left join pg_collation l on l.oid = a.attcollation \
          where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
          order by a.attrelid, a.attnum";
@@ -254,6 +267,7 @@ async fn read_columns(
                 column: name.clone(),
             },
         };
+        let equality: Option<String> = row.try_get("equality")?;
         table.columns.push(Column {
             type_text: row.try_get("type_text")?,
             plain_type: sql_type(row.try_get("plain_type")?),
@@ -265,7 +279,10 @@ async fn read_columns(
             built_in: row.try_get("built_in")?,
             type_modifier: row.try_get("modifier")?,
             deterministic: row.try_get("deterministic")?,
-            has_order: row.try_get("has_order")?,
+            equality: equality.map(|operator| match operator.as_str() {
+                "" => Equality::Records,
+                _ => Equality::Operator(operator.into()),
+            }),
             value: ValueType::of(&types, type_oid, row.try_get("own_modifier")?),
             not_null: row.try_get("not_null")?,
             has_default: row.try_get("has_default")?,

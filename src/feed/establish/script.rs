@@ -65,7 +65,7 @@ pub(in crate::feed) async fn install_script(
     let unnamed = unnamed_types(connection, &role, &inspection.fitting()).await?;
     let unnamed = unnamed.iter().map(|right| {
         let grant = right.sql(&role);
-        format!("-- Only for a `where` with a constant of a type there: {grant}\n")
+        format!("-- Only for a `where` with a constant of a type there, and to filter by one with its index: {grant}\n")
     });
     let unnamed: String = unnamed.collect();
     let statements: Vec<String> = parts

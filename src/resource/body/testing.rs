@@ -1,7 +1,7 @@
 //! Resources for the tests of bodies.
 
 use crate::resource::catalogue::TableName;
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn, WritableMember};
 
@@ -12,6 +12,7 @@ pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
         is_kept: false,
         stored_type: SqlType::Named(String::new()),
         plain_type: SqlType::Named(String::new()),
+        equality: Equality::BUILT_IN,
         value,
         nullable: true,
         has_default: false,

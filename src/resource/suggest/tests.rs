@@ -8,7 +8,7 @@ use std::fmt::Write;
 use crate::resource::catalogue::{
     Catalogue, Column, ForeignKey, OnWrite, Table, TableName, UniqueKey,
 };
-use crate::resource::sql_type::SqlType;
+use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
 use crate::resource::suggest::{SuggestOptions, SuggestedRow, Suggestion, suggest};
 use crate::resource::value::ValueType;
@@ -176,7 +176,7 @@ fn column(text: &str) -> Column {
         built_in: true,
         type_modifier: -1,
         deterministic: true,
-        has_order: true,
+        equality: Some(Equality::BUILT_IN),
         value: ValueType::Other,
         not_null,
         has_default: false,

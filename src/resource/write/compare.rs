@@ -5,11 +5,12 @@
 //! there, and the row keeps it. The statement locks the rows that it reads, so that what it finds stays true.
 
 use crate::resource::proof::PROOF;
+use crate::resource::sql_type::Equality;
 use crate::resource::value::ValueType;
 use crate::resource::writable::Level;
 use crate::resource::write::{
     ChangeScope, Origin, Parameters, StatementBuilder, WriteStatement, absent_sql, has_key_sql,
-    may_be_absent, stored_sql, value_sql,
+    has_value_sql, may_be_absent, stored_sql, value_sql,
 };
 
 /// `json` values with more bytes are compared with the blanks around them: `btrim` takes eight bytes for each character,
@@ -100,7 +101,7 @@ impl StatementBuilder<'_> {
             let same: Vec<String> = level
                 .key
                 .iter()
-                .map(|&column| format!("s.v{column} = {}", value_sql(level, column)))
+                .map(|&column| has_value_sql(level, column, &format!("s.v{column}")))
                 .collect();
             // PostgreSQL expects ten rows of an array, and never compares each row with each for a full join.
             let (join, same) = match number {
@@ -187,6 +188,17 @@ impl StatementBuilder<'_> {
         let level = &self.writable.levels[number];
         let (read, names) = self.rows_sql(Origin::Read, number, &level.key, None, parameters);
         let keys = level.key.iter();
+        if !keys
+            .clone()
+            .all(|&column| level.columns[column].equality == Equality::BUILT_IN)
+        {
+            let same = keys.map(|&column| has_value_sql(level, column, &format!("s.v{column}")));
+            let same: Vec<String> = same.collect();
+            return format!(
+                " where u.n is not null or exists (select from {read} as u({names}) where {})",
+                same.join(" and ")
+            );
+        }
         let (stored, values): (Vec<String>, Vec<String>) = keys
             .map(|&column| (format!("s.v{column}"), value_sql(level, column)))
             .unzip();

@@ -5,7 +5,7 @@
 
 use crate::resource::proof::PROOF;
 use crate::resource::write::{
-    Origin, Parameters, StatementBuilder, WriteStatement, has_key_sql, value_sql,
+    Origin, Parameters, StatementBuilder, WriteStatement, equal_sql, has_key_sql,
 };
 
 impl StatementBuilder<'_> {
@@ -20,16 +20,11 @@ impl StatementBuilder<'_> {
         columns.dedup();
         let (rows, names) = self.rows_sql(Origin::Body, number, &columns, None, &mut parameters);
         let found = level.unique.iter().map(|unique| {
-            let same = unique.iter().map(|&column| {
-                let value = value_sql(level, column);
-                format!("r.{} = {value}", level.column_sql(column))
-            });
-            let same: Vec<String> = same.collect();
             format!(
                 "select u.n as taker, h.n as holder from b u join {table} r on {same} \
                  cross join lateral (select u.n from b u where {has_key}) h where h.n <> u.n",
                 table = level.table.sql(),
-                same = same.join(" and "),
+                same = equal_sql(level, unique),
                 has_key = has_key_sql(level),
             )
         });
