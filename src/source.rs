@@ -93,9 +93,10 @@ pub enum SourceError {
     /// The document took longer than its share of the time of a request for many documents. Alone it may be read.
     #[error("PostgreSQL needs long for this document, and other documents were requested with it")]
     SlowDocument,
-    /// A filter, or the key that a page begins after, has a text that is no value of its column's type.
-    #[error("a text is no value of its column's type")]
-    NoValue,
+    /// A filter, or the key that a page begins after, has a text that is no value of its column's type. It has the name of the
+    /// query's parameter.
+    #[error("{0} has a text that is no value of its column's type")]
+    NoValue(String),
     /// Several rows have the key.
     #[error("several rows have this key")]
     Ambiguous,
@@ -200,9 +201,10 @@ impl SourceError {
         matches!(self, Self::Refused { code, .. } if ENCODING_ERRORS.contains(&code.as_str()))
     }
 
-    /// Whether a text is no value of the type that it is cast to.
-    fn is_no_value(&self) -> bool {
-        matches!(self, Self::Refused { code, .. } if INVALID_TEXTS.contains(&code.as_str()))
+    /// Whether PostgreSQL may have refused a text that is no value of the type to which a statement casts it. The functions
+    /// that read texts raise many errors, those of extensions any.
+    pub(crate) fn may_be_of_text(&self) -> bool {
+        matches!(self, Self::Refused { .. }) && !self.is_altered()
     }
 
     /// Whether the document of one key can't be returned: it is too long, takes too long, has a character that UTF-8 lacks, or is beyond
@@ -291,10 +293,6 @@ const ALTERED: [&str; 10] = [
 
 /// `character_not_in_repertoire` and `untranslatable_character` (PostgreSQL manual, appendix A).
 pub(crate) const ENCODING_ERRORS: [&str; 2] = ["22021", "22P05"];
-
-/// SQLSTATEs of a text that is no value of the type it is cast to: `invalid_text_representation`,
-/// `numeric_value_out_of_range`, `invalid_datetime_format` and `datetime_field_overflow`.
-const INVALID_TEXTS: [&str; 4] = ["22P02", "22003", "22007", "22008"];
 
 /// `program_limit_exceeded` (PostgreSQL manual, appendix A): among others, a text of more than 1 GiB.
 const PROGRAM_LIMIT_EXCEEDED: &str = "54000";

@@ -9,6 +9,7 @@ mod defaults;
 mod documents;
 mod encoded_bodies;
 mod errors;
+mod extension_types;
 mod idempotency;
 mod keys;
 mod locks;

@@ -611,7 +611,14 @@ impl Problem {
                 "refers to a row that does not exist, or is referred to by another row"
             }
             "23514" => "violates a check constraint",
-            code if code.starts_with("22") => "is not a value that the column can have",
+            // 42: syntax errors of values; XX: errors that extensions raise.
+            code if refusal == Refusal::Invalid
+                && ["22", "42", "XX"]
+                    .iter()
+                    .any(|class| code.starts_with(class)) =>
+            {
+                "is not a value that the column can have"
+            }
             _ => &*problem.detail,
         };
         let errors = pointers.into_iter().map(|pointer| FieldError {
@@ -692,9 +699,7 @@ impl Problem {
             },
             SourceError::TooLarge => Self::TOO_LARGE,
             SourceError::Ambiguous => Self::AMBIGUOUS,
-            SourceError::NoValue => Self::bad_request(
-                "a filter has a text that is no value of its type, or the key in after one that is no label of its enum",
-            ),
+            SourceError::NoValue(_) => Self::bad_request(error.to_string()),
             SourceError::Unexpected(_) => Self {
                 cause: Some(error.to_string().into()),
                 ..Self::UNEXPECTED

@@ -1,8 +1,8 @@
 //! Pages of lists: the keys of a resource's documents, in their order. SQL text only.
 
 use crate::resource::filter::Filter;
-use crate::resource::key::KeyColumn;
 use crate::resource::key::sql::canonical_key_sql;
+use crate::resource::key::{KeyColumn, key_parts};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::{RowSecurity, unchanged_sql};
 use crate::resource::sql::identifier;
@@ -54,9 +54,21 @@ impl Page {
         ))
     }
 
-    /// Whether the query has texts that PostgreSQL may refuse.
-    pub(crate) fn has_texts(&self) -> bool {
-        self.after.is_some() || self.filters.iter().any(|(_, value)| value.is_some())
+    /// The texts that PostgreSQL has to read: for each the name of its parameter in the query, and SQL for its value from `$1`.
+    pub(crate) fn texts(&self, resource: &Resource) -> Vec<(String, String, String)> {
+        let columns = &resource.key.columns;
+        let parts = self.after.iter();
+        let parts = parts.flat_map(|after| columns.iter().zip(key_parts(after, columns.len())));
+        let after = parts.map(|(column, part)| {
+            let value = column.place_sql("$1::text");
+            ("after".to_owned(), value, part.into_owned())
+        });
+        let filters = self.filters.iter().filter_map(|(place, text)| {
+            let Filter { name, column, .. } = resource.filters.get(*place)?;
+            let value = column.value_sql("$1::text");
+            Some((name.clone(), value, text.clone()?))
+        });
+        after.chain(filters).collect()
     }
 
     /// The number of parameters before the limit.

@@ -14,7 +14,7 @@ use sqlx::{AssertSqlSafe, Postgres, Row};
 use crate::resource::Resource;
 use crate::resource::key::key_parts;
 use crate::resource::page::Page;
-use crate::resource::proof::ProvedSql;
+use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::RowSecurity;
 use crate::source::SourceError;
 use crate::source::loader::connection::{LoaderStatement, TIMEOUT_MARGIN};
@@ -72,11 +72,40 @@ impl Shared {
                 let ended = tokio::time::timeout(limit, reading).await;
                 ended.unwrap_or(Err(SourceError::Timeout))
             }
-            Err(error) if error.is_no_value() && statement.page.has_texts() => {
-                Err(SourceError::NoValue)
-            }
+            Err(error) if error.may_be_of_text() => Err(self.explain(statement, error).await),
             keys => keys,
         }
+    }
+
+    /// The error for the first text of a page that PostgreSQL can't read as a value of its column's type; if it can read them
+    /// all, `error`.
+    async fn explain(&self, statement: &PageStatement, error: SourceError) -> SourceError {
+        for (name, value, text) in statement.page.texts(&statement.resource) {
+            let sql = ProvedSql::new(&format!("select {PROOF} as proof, count({value})"));
+            match self.run(&TextStatement { sql, text }).await {
+                Ok(()) => {}
+                Err(SourceError::Refused { .. }) => return SourceError::NoValue(name),
+                Err(_) => break,
+            }
+        }
+        error
+    }
+}
+
+/// Converts a text to a value, and reads no table.
+struct TextStatement {
+    sql: ProvedSql,
+    text: String,
+}
+
+impl LoaderStatement for TextStatement {
+    type Found = ();
+
+    async fn run(&self, session: &mut Session) -> Result<(), SourceError> {
+        let query = sqlx::query(AssertSqlSafe(self.sql.as_str())).bind(self.text.as_str());
+        let query = query.persistent(false);
+        session.fetch_checked(query, self.sql.proof()).await?;
+        Ok(())
     }
 }
 

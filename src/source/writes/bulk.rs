@@ -49,6 +49,7 @@ impl BulkError {
                 refusal,
                 Refusal::Conflict | Refusal::Invalid | Refusal::Raised(_)
             ),
+            WriteError::Source(error) => error.may_be_of_text(),
             _ => false,
         }
     }

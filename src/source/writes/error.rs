@@ -190,6 +190,15 @@ impl WriteError {
         }
     }
 
+    /// Whether PostgreSQL refused the write, or failed at it, maybe since it can't read a value.
+    pub(super) fn may_be_of_values(&self) -> bool {
+        match self {
+            Self::Refused { .. } => true,
+            Self::Source(error) => error.may_be_of_text(),
+            _ => false,
+        }
+    }
+
     /// Whether a lock was not available within `lock_timeout`.
     pub(super) fn is_lock_timeout(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == LOCK_NOT_AVAILABLE)

@@ -121,7 +121,7 @@ impl Transaction<'_> {
         self.roll_back().await?;
         let rows = self.rows.take();
         if let (Err(failure), [queued], Some(rows)) = (outcome, writes, rows)
-            && let WriteError::Refused { .. } = failure.error
+            && failure.error.may_be_of_values()
         {
             let target = WriteTarget::of(&queued.write.resource)?;
             self.session.execute("begin").await?;
@@ -139,16 +139,33 @@ impl Transaction<'_> {
         rows: &Rows,
         error: WriteError,
     ) -> WriteError {
-        let WriteError::Refused {
-            code,
-            refusal,
-            mut violation,
-        } = error
-        else {
-            return error;
+        let (code, refusal, mut violation) = match error {
+            WriteError::Refused {
+                code,
+                refusal,
+                violation,
+            } => (code, refusal, violation),
+            // The functions that read texts raise many errors, those of extensions any.
+            WriteError::Source(SourceError::Refused { ref code, .. })
+                if error.may_be_of_values() =>
+            {
+                let found = self.find_unreadable(target, rows).await;
+                let Ok(Some(pointer)) = found else {
+                    return error;
+                };
+                let violation = Violation {
+                    pointers: vec![pointer],
+                    ..Violation::default()
+                };
+                (code.clone(), Refusal::Invalid, violation)
+            }
+            error => return error,
         };
         violation.locate(target.writable, rows);
-        let is_value = refusal == Refusal::Invalid && (code.starts_with("22") || code == "42601");
+        let is_value = refusal == Refusal::Invalid
+            && ["22", "42", "54"]
+                .iter()
+                .any(|class| code.starts_with(class));
         if is_value && violation.pointers.is_empty() {
             // What PostgreSQL has said before matters more.
             let found = self.find_unreadable(target, rows).await;
