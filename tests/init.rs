@@ -322,7 +322,7 @@ async fn unusual_tables_are_served_or_named() {
          create table blob (id interval primary key); create table dep (id int primary key, kind regclass);
          create table later (id int primary key deferrable initially deferred);
          create table guarded (id int primary key); alter table guarded enable row level security, force row level security;
-         create table only_secret (token_id int primary key, note text);
+         create table only_secret (token_id text primary key, note text);
          create table flt (id double precision primary key, n int not null unique);
          create unlogged table quick (id int primary key);
          create materialized view stored as select 1 as id;
@@ -359,8 +359,8 @@ async fn unusual_tables_are_served_or_named() {
         "# public.blob has a key with column id, which is of type interval",
         "# Not in force: larder refuses it: public.guarded has row security",
         "# Not in force: column token_id of its key may hold a secret",
-        "# public.quick can't be read",
-        "# closed.t can't be read",
+        "# public.quick can't be read by larder's role, which needs: grant select on \"public\".\"quick\"",
+        "# closed.t can't be read by larder's role, which needs: grant usage on schema \"closed\"\n",
         "# public.stored is a materialized view",
         "# public.none has no primary key",
         "# public.of_extension belongs to extension plpgsql",

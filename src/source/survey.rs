@@ -37,7 +37,7 @@ with recursive sized (oid, rows) as (select c.oid, case when c.reltuples >= 0 th
 select c.oid::int8 as oid, coalesce(odd.schema, n.nspname::text) as schema, coalesce(odd.name, c.relname::text) as name, \
   case when odd.oid is null then c.relkind::text else 'x' end as kind, \
   coalesce(total.rows, 0)::float8 as rows, coalesce(x.name, xn.name)::text as extension, \
-  coalesce(has_schema_privilege(n.oid, 'usage') and has_any_column_privilege(c.oid, 'select'), false) as readable, \
+  coalesce(has_schema_privilege(n.oid, 'usage'), false) as usable, coalesce(has_any_column_privilege(c.oid, 'select'), false) as readable, \
   case when odd.oid is not null or has_table_privilege(c.oid, 'select') then array[]::text[] else array(select a.attname::text from pg_attribute a \
     where a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and not has_column_privilege(c.oid, a.attnum, 'select') \
     order by a.attnum) end as unreadable \
@@ -177,6 +177,7 @@ fn table(row: &PgRow) -> Result<SurveyedTable, SourceError> {
         kind: character(row, "kind")?,
         rows: row.try_get("rows")?,
         extension: row.try_get("extension")?,
+        is_usable: row.try_get("usable")?,
         is_readable: row.try_get("readable")?,
         unreadable_columns: row.try_get("unreadable")?,
     })

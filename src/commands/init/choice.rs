@@ -144,6 +144,7 @@ mod tests {
                 kind: 'r',
                 rows: 1234.0,
                 extension: None,
+                is_usable: true,
                 is_readable: true,
                 unreadable_columns: Vec::new(),
             }],

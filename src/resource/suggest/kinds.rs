@@ -56,7 +56,20 @@ const SECRETS: &[&str] = &[
     "recoverycode",
     "backupcode",
     "securitystamp",
-    "encryptedvalue",
+    "securitycode",
+    "securityanswer",
+    "verificationcode",
+    "confirmationcode",
+    "activationcode",
+    "authcode",
+    "authorizationcode",
+    "devicecode",
+    "codechallenge",
+    "codeverifier",
+    "hmac",
+    "signature",
+    "accesskey",
+    "authkey",
     "activationkey",
     "actkey",
     "loginkey",
@@ -73,16 +86,63 @@ const SECRETS: &[&str] = &[
     "digest",
     "apikey",
     "privatekey",
+    "sessionid",
     "sessionkey",
     "sessiondata",
 ];
 
 /// Words of such names.
 const SECRET_WORDS: &[&str] = &[
-    "pass", "pw", "psw", "cred", "creds", "otp", "totp", "ha1", "ha1b", "psk", "nthash",
+    "pass",
+    "pw",
+    "psw",
+    "cred",
+    "creds",
+    "otp",
+    "totp",
+    "pin",
+    "ha1",
+    "ha1b",
+    "psk",
+    "nthash",
+    "nonce",
+    "cnonce",
+    "csrf",
+    "jwt",
+    "cvv",
+    "cvc",
+    "verifier",
+    "encrypted",
+    "ciphertext",
 ];
 
-/// Words after which `pass` is no password: `pass_rate`.
+/// Those of them whose values may be numbers.
+const SECRET_NUMBERS: &[&str] = &["otp", "totp", "pin", "cvv", "cvc"];
+
+/// Words of hashes that are of places and pictures.
+const OPEN_HASHES: &[&str] = &["blurhash", "geohash", "phash", "dhash", "ahash"];
+
+/// Words before `hash` with the same meaning.
+const OPEN_HASHED: &[&str] = &["blur", "geo", "perceptual"];
+
+/// Last words of names of what is known about a secret.
+const ABOUT_SECRETS: &[&str] = &[
+    "algo",
+    "algorithm",
+    "at",
+    "count",
+    "endpoint",
+    "expiration",
+    "expires",
+    "expiry",
+    "lifetime",
+    "limit",
+    "method",
+    "policy",
+    "type",
+];
+
+/// Words after which `pass` is no password, and `pin` no number: `pass_rate`.
 const PASSING: &[&str] = &["rate", "count", "mark", "type", "percentage", "score", "id"];
 
 /// Columns of a session of a web application.
@@ -167,19 +227,47 @@ pub(super) fn transience(table: &Table) -> Option<&'static str> {
     is_queue.then_some("its rows are a queue of jobs, which change all the time")
 }
 
-/// Whether the name of a column says that its values are secret.
-pub(super) fn is_secret(column: &str) -> bool {
-    let letters = column.chars().filter(|c| c.is_alphanumeric());
-    let letters: String = letters.flat_map(char::to_lowercase).collect();
+/// Whether the name of a column says that its values, which are of the type `value`, are secret.
+pub(super) fn is_secret(column: &str, value: &ValueType) -> bool {
     let words = words(column);
-    let is_word = |(at, word): (usize, &String)| {
-        let passes = word == "pass"
-            && words
-                .get(at + 1)
-                .is_some_and(|next| PASSING.contains(&next.as_str()));
-        SECRET_WORDS.contains(&word.as_str()) && !passes
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let has_word = |known: &[&str]| {
+        let mut places = words.iter().enumerate();
+        places.any(|(at, word)| {
+            let next = words.get(at + 1).copied().unwrap_or_default();
+            let passes = matches!(*word, "pass" | "pin") && PASSING.contains(&next);
+            known.contains(word) && !passes
+        })
     };
-    SECRETS.iter().any(|part| letters.contains(part)) || words.iter().enumerate().any(is_word)
+    let is_last = |known: &[&str]| words.last().is_some_and(|last| known.contains(last));
+    match value {
+        ValueType::Array(element) => is_secret(column, element),
+        ValueType::SmallInt
+        | ValueType::Integer
+        | ValueType::BigInt
+        | ValueType::Numeric { .. } => has_word(SECRET_NUMBERS) && !is_last(ABOUT_SECRETS),
+        ValueType::Boolean
+        | ValueType::Real
+        | ValueType::Double
+        | ValueType::Date
+        | ValueType::Timestamp
+        | ValueType::TimestampTz
+        | ValueType::Time
+        | ValueType::TimeTz
+        | ValueType::Interval
+        | ValueType::Enum(_) => false,
+        _ if is_last(ABOUT_SECRETS) || words.contains(&"endpoint") => false,
+        _ => {
+            let is_open = |at: usize| {
+                let before = at.checked_sub(1).and_then(|before| words.get(before));
+                OPEN_HASHES.contains(&words[at])
+                    || words[at] == "hash" && before.is_some_and(|word| OPEN_HASHED.contains(word))
+            };
+            let places = (0..words.len()).filter(|&at| !is_open(at));
+            let letters: String = places.map(|at| words[at]).collect();
+            SECRETS.iter().any(|part| letters.contains(part)) || has_word(SECRET_WORDS)
+        }
+    }
 }
 
 /// Whether values of a type have an attribute whose name says that it is secret.
@@ -188,7 +276,7 @@ pub(super) fn has_secret(value: &ValueType) -> bool {
         ValueType::Array(element) => has_secret(element),
         ValueType::Composite(attributes) => attributes
             .iter()
-            .any(|(name, value)| is_secret(name) || has_secret(value)),
+            .any(|(name, value)| is_secret(name, value) || has_secret(value)),
         _ => false,
     }
 }
@@ -305,9 +393,18 @@ mod tests {
             crypted_password passwd_hash scratch_salt password_ digest rp_token secure_key loginkey \
             members_pass_hash members_pass_salt md5_cred md5secret serverkey storedkey SecurityStamp PasswordHash \
             pw cryptpassword token_auth tfaSecret totp_recover passphrase api_token apikey ApiKey signing_key \
-            sessionKey user_pwd userPass smtp_pass db_creds";
+            sessionKey user_pwd userPass smtp_pass db_creds \
+            nonce code_challenge code_verifier hmac_key signature credentials backup_codes encrypted_totp_iv \
+            encryptedDataIv session_id sessionId cnonce verifier pin userPin csrf blurhash_token geo_password_hash";
+        let text = ValueType::Text { max: None };
+        let of_texts = ValueType::Array(Box::new(text.clone()));
         for name in names.split_whitespace() {
-            assert!(is_secret(name), "{name}");
+            for value in [&text, &of_texts, &ValueType::Bytea, &ValueType::Json] {
+                assert!(is_secret(name, value), "{name} {value:?}");
+            }
+        }
+        for name in ["pin", "otp", "user_pin", "totp_code"] {
+            assert!(is_secret(name, &ValueType::Integer), "{name}");
         }
     }
 
@@ -334,8 +431,39 @@ mod tests {
             "spaces",
             "passage",
             "incredible",
+            "blurhash",
+            "blurHash",
+            "geohash",
+            "perceptual_hash",
+            "token_endpoint",
+            "token_endpoint_auth_method",
+            "password_expires_at",
+            "token_type",
+            "hash_algorithm",
+            "pin_type",
+            "pinned",
+            "announcement",
+            "version_once",
         ] {
-            assert!(!is_secret(name), "{name}");
+            let text = ValueType::Text { max: None };
+            assert!(!is_secret(name, &text), "{name}");
+        }
+        let (flag, number, time) = (
+            ValueType::Boolean,
+            ValueType::BigInt,
+            ValueType::TimestampTz,
+        );
+        for (name, value) in [
+            ("password_limit", &number),
+            ("token_id", &number),
+            ("otp_count", &number),
+            ("has_password", &flag),
+            ("otp_required", &flag),
+            ("reset_password_sent", &time),
+            ("token_expires_at", &time),
+            ("hash_kind", &ValueType::Enum(Vec::new())),
+        ] {
+            assert!(!is_secret(name, value), "{name}");
         }
     }
 }

@@ -30,7 +30,9 @@ pub struct SurveyedTable {
     pub rows: f64,
     /// The extension that it belongs to.
     pub extension: Option<String>,
-    /// larder's role may use its schema and read some of its columns.
+    /// larder's role may use its schema.
+    pub is_usable: bool,
+    /// larder's role may read some of its columns.
     pub is_readable: bool,
     /// The columns that larder's role may not read.
     pub unreadable_columns: Vec<String>,

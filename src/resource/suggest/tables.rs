@@ -9,6 +9,7 @@ use crate::resource::suggest::kinds::{SECRET_NAME, has_secret, is_of_migrations,
 use crate::resource::suggest::names::NAME_BYTES_MAX;
 use crate::resource::suggest::secret_values::SecretValues;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
+use crate::resource::value::ValueType;
 
 /// Survey and catalogue, by oid.
 pub(super) struct Tables<'a> {
@@ -165,15 +166,19 @@ impl<'a> Tables<'a> {
     /// Why a column may hold a secret, as the end of a sentence about it: by its name, that of a part of its values, its
     /// values, or by a column which it refers to or is computed from, directly or through others.
     pub(super) fn secret(&self, table: &'a Table, column: &str) -> Option<&'static str> {
-        let parts = table.column(column).map(|column| &column.value);
-        if parts.is_some_and(has_secret) {
+        let value_of = |table: &'a Table, column: &str| {
+            let column = table.column(column);
+            column.map_or(&ValueType::Other, |column| &column.value)
+        };
+        if has_secret(value_of(table, column)) {
             return Some(SECRET_NAME);
         }
         // Foreign keys may go in a circle.
         let mut seen: Vec<(u32, &str)> = Vec::new();
         let mut open = vec![(table, column)];
         while let Some((table, column)) = open.pop() {
-            if is_secret(column) {
+            let value = value_of(table, column);
+            if is_secret(column, value) {
                 return Some(SECRET_NAME);
             }
             if let Some(values) = self.secret_values(table, column) {
@@ -189,7 +194,7 @@ impl<'a> Tables<'a> {
             for key in &table.foreign_keys {
                 let pairs = key.columns.iter().zip(&key.target_columns);
                 for (_, target) in pairs.filter(|(own, _)| *own == column) {
-                    if is_secret(target) {
+                    if is_secret(target, value) {
                         return Some(SECRET_NAME);
                     }
                     let place = (key.target, target.as_str());
@@ -272,12 +277,16 @@ pub(super) fn exclusion(surveyed: &SurveyedTable, table: Option<&Table>) -> Opti
         'x' => return Some("has a name, or a column with one, that is not UTF-8".to_owned()),
         _ => {}
     }
-    if !surveyed.is_readable {
-        let name = &surveyed.name;
+    let name = &surveyed.name;
+    let usage = format!("grant usage on schema {}", identifier(&name.schema));
+    let select = format!("grant select on {}", name.sql());
+    let grants = [(surveyed.is_usable, usage), (surveyed.is_readable, select)];
+    let missing = grants.into_iter().filter(|(is_held, _)| !is_held);
+    let missing: Vec<String> = missing.map(|(_, grant)| grant).collect();
+    if !missing.is_empty() {
         return Some(format!(
-            "can't be read by larder's role, which needs: grant usage on schema {} and grant select on {}",
-            identifier(&name.schema),
-            name.sql()
+            "can't be read by larder's role, which needs: {}",
+            missing.join(" and ")
         ));
     }
     match table {

@@ -35,6 +35,7 @@ impl Database {
             kind: 'r',
             rows: 10.0,
             extension: None,
+            is_usable: true,
             is_readable: true,
             unreadable_columns: Vec::new(),
         });

@@ -234,6 +234,9 @@ fn tables_that_are_not_served_say_why() {
     database.surveyed().extension = Some("postgis".into());
     database.add("hidden", "id int8");
     database.surveyed().is_readable = false;
+    database.add("apart/hidden", "id int8");
+    database.surveyed().is_usable = false;
+    database.surveyed().is_readable = false;
     for kind in ['v', 'm', 'f'] {
         database.add(&format!("kind_{kind}"), "id int8");
         database.surveyed().kind = kind;
@@ -254,14 +257,15 @@ fn tables_that_are_not_served_say_why() {
         "public.Flyway_Schema_History holds",
         "public.migrations holds",
         "public.spatial_ref_sys belongs to extension postgis",
-        "public.hidden can't be read by larder's role, which needs: grant usage on schema \"public\" and grant select on \"public\".\"hidden\"",
+        "public.hidden can't be read by larder's role, which needs: grant select on \"public\".\"hidden\"",
+        "apart.hidden can't be read by larder's role, which needs: grant usage on schema \"apart\" and grant select on \"apart\".\"hidden\"",
         "public.kind_v is a view; ",
         "public.kind_m is a materialized view; ",
         "public.kind_f is a foreign table",
     ]) {
         assert!(told.starts_with(expected), "{told}");
     }
-    assert_eq!(told.len(), 8);
+    assert_eq!(told.len(), 9);
 }
 
 #[test]
