@@ -2,11 +2,12 @@
 
 use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
+use futures_util::future::join_all;
 
 use crate::freshness::testbed::is_hit;
-use crate::harness::cluster::TestCluster;
-use crate::harness::eventually;
+use crate::harness::cluster::{TestCluster, has_statement_statistics, start_postgres};
 use crate::harness::service::{TestResponse, TestService, execute};
+use crate::harness::{eventually, reachable_directory};
 
 const SCHEMA: &str = "create table item (id int primary key, label text, code text not null unique); \
     insert into item select n, 'old', 'C' || n from generate_series(1, 20) n";
@@ -187,4 +188,88 @@ async fn without_the_feed_postgres_answers_and_nothing_stale_is_served() {
         (strict.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
     })
     .await;
+}
+
+/// Reads that wait for the comparison of a definition did not each send a statement.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_comparison_of_a_fingerprint_serves_all_reads_that_wait() {
+    const READS: usize = 20;
+    if !has_statement_statistics().await {
+        return;
+    }
+    let base = reachable_directory();
+    let library = ("shared_preload_libraries", "pg_stat_statements");
+    let postgres = start_postgres(base.path(), &[library]).await;
+    let url = postgres.url();
+    execute(
+        url,
+        &format!("create extension pg_stat_statements; {SCHEMA}"),
+    )
+    .await;
+    let feed = FaultProxy::start(url).await.unwrap();
+    let settings = [
+        ("database.listen_url", &*feed.url),
+        ("feed.max_staleness", "60s"),
+    ];
+    let larder = TestService::start_on(url, CONFIG, &settings).await;
+    warm(&larder, "/items/1").await;
+    feed.set(NetworkFault::Cut);
+    eventually("the feed is lost", async || {
+        let answer = strict(&larder, "/items/1").await;
+        answer.cache_status().contains("bypass").then_some(())
+    })
+    .await;
+    let mut connection = larder.connect().await;
+    let comparisons = "select coalesce(sum(calls), 0)::int8 from pg_stat_statements where query like '%hashtextextended%'";
+    let count = sqlx::query_scalar::<_, i64>(comparisons);
+    let before = count.fetch_one(&mut connection).await.unwrap();
+    let metric = "larder_strict_reads_total{answer=\"postgres\"}";
+    let arrived = larder.metric(metric).await;
+    // The first comparison, which waits for a lock, has begun before the other reads arrive: it proves nothing to them.
+    let begin = "begin; lock table pg_trigger in access exclusive mode";
+    sqlx::raw_sql(begin).execute(&mut connection).await.unwrap();
+    let first = strict(&larder, "/items/1");
+    let others = join_all((0..READS).map(|number| {
+        let paths = ["/items/1", "/items/by/code/C2", "/items?keys=1,2", "/items"];
+        strict(&larder, paths[number % paths.len()])
+    }));
+    let (first, others, ()) = tokio::join!(
+        first,
+        async {
+            blocked_comparisons(&larder).await;
+            others.await
+        },
+        async {
+            eventually("all reads wait", async || {
+                let all = larder.metric(metric).await - arrived;
+                (all == 1.0 + READS as f64).then_some(())
+            })
+            .await;
+            assert_eq!(blocked_comparisons(&larder).await, 1);
+            sqlx::raw_sql("commit")
+                .execute(&mut connection)
+                .await
+                .unwrap();
+        }
+    );
+    for answer in others.iter().chain([&first]) {
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    }
+    let count = sqlx::query_scalar::<_, i64>(comparisons);
+    assert_eq!(count.fetch_one(&mut connection).await.unwrap() - before, 2);
+}
+
+/// How many comparisons of fingerprints wait for a lock, once there is one.
+async fn blocked_comparisons(larder: &TestService) -> i64 {
+    let mut connection = larder.connect().await;
+    eventually("a comparison that waits", async || {
+        let waiting =
+            "select count(*) from pg_locks where relation = 'pg_trigger'::regclass and not granted";
+        let count: i64 = sqlx::query_scalar(waiting)
+            .fetch_one(&mut connection)
+            .await
+            .unwrap();
+        (count > 0).then_some(count)
+    })
+    .await
 }

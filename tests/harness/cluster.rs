@@ -53,6 +53,16 @@ pub(crate) async fn start_postgres(base: &Path, settings: &[(&str, &str)]) -> Em
     Embedded::start(config).await.unwrap()
 }
 
+/// Whether extension pg_stat_statements can be loaded.
+pub(crate) async fn has_statement_statistics() -> bool {
+    let mut connection = PgConnection::connect(TestCluster::url()).await.unwrap();
+    let name =
+        "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
+    let is_there = sqlx::query_scalar(name).fetch_one(&mut connection).await;
+    connection.close().await.unwrap();
+    is_there.unwrap()
+}
+
 /// The run's one PostgreSQL.
 pub(crate) struct TestCluster {
     /// Of the database `larder`.

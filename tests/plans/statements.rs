@@ -1,10 +1,9 @@
 //! The statements that took the most time, from pg_stat_statements.
 
 use larder::source::plans::{PlanOptions, PlanReport};
-use sqlx::{Connection, PgConnection};
 
 use super::report_with;
-use crate::harness::cluster::{TestCluster, TestRole, start_postgres};
+use crate::harness::cluster::{TestCluster, TestRole, has_statement_statistics, start_postgres};
 use crate::harness::reachable_directory;
 use crate::harness::service::execute;
 
@@ -23,16 +22,6 @@ fn tables(report: &PlanReport) -> Vec<&str> {
     findings.map(|finding| finding.object.as_str()).collect()
 }
 
-/// Whether the extension can be loaded.
-async fn is_available() -> bool {
-    let mut connection = PgConnection::connect(TestCluster::url()).await.unwrap();
-    let name =
-        "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
-    let is_there = sqlx::query_scalar(name).fetch_one(&mut connection).await;
-    connection.close().await.unwrap();
-    is_there.unwrap()
-}
-
 /// PostgreSQL runs stable functions as it plans. What a role runs must not be run with the rights of a superuser.
 #[tokio::test]
 async fn statements_of_roles_are_checked_by_roles() {
@@ -43,7 +32,7 @@ async fn statements_of_roles_are_checked_by_roles() {
         reason.contains("create extension pg_stat_statements;"),
         "{reason}"
     );
-    if !is_available().await {
+    if !has_statement_statistics().await {
         return;
     }
     let base = reachable_directory();

@@ -2,7 +2,9 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use crate::cache::generation::Versions;
 use crate::cache::tests::cache;
@@ -77,11 +79,23 @@ async fn a_strict_read_waits_for_a_verified_pass_that_begins_later() {
     assert!(!cache.strict_passes().begin().1, "no read waits");
 }
 
-/// A pass that is not applied in time, or a feed that is lost.
+/// Why no pass covers a strict read.
+#[derive(Clone, Copy, PartialEq)]
+enum Uncovered {
+    Late,
+    Lost,
+    /// Passes leave the resource out.
+    NotKept,
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_a_pass_postgres_answers_by_a_statement_of_its_own() {
-    for is_lost in [false, true] {
+    for why in [Uncovered::Late, Uncovered::Lost, Uncovered::NotKept] {
         let cache = with_definition();
+        let not_kept = why == Uncovered::NotKept;
+        cache.resources[0]
+            .uncached
+            .store(not_kept, Ordering::SeqCst);
         let plain = Demand::default();
         let mut other = pin!(cache.lookup_after(ITEMS, "2", &plain, None));
         assert!(poll!(other).is_pending());
@@ -90,23 +104,52 @@ async fn without_a_pass_postgres_answers_by_a_statement_of_its_own() {
         let demand = strict();
         let mut lookup = pin!(cache.lookup_after(ITEMS, "2", &demand, None));
         assert!(poll!(lookup).is_pending());
-        assert!(cache.loader.take_waiting().is_empty());
-        if is_lost {
-            cache.apply_event(Event::Lost {
+        let mut own = cache.loader.take_waiting();
+        assert_eq!(own.is_empty(), !not_kept, "it waits for a pass");
+        match why {
+            Uncovered::Late => tokio::time::sleep(Duration::from_millis(101)).await,
+            Uncovered::Lost => cache.apply_event(Event::Lost {
                 reason: String::new(),
-            });
-        } else {
-            tokio::time::sleep(std::time::Duration::from_millis(101)).await;
+            }),
+            Uncovered::NotKept => {}
         }
         assert!(poll!(lookup).is_pending());
-        let own = cache.loader.take_waiting();
+        own.extend(cache.loader.take_waiting());
         assert_eq!(own.len(), 1, "it waits for the statement of the other");
         for load in loads.drain(..).chain(own) {
             (load.done)(Ok(Some(LoadedDocument::new(b"", b"{}"))), Keep::Yes);
         }
         let answer = lookup.await.unwrap();
-        assert_eq!(answer.provenance, Provenance::Bypass { collapsed: false });
+        let from_tiers = cache.lookup_tiers(ITEMS, "1", &strict()).await;
+        assert!(from_tiers.is_none(), "no pass covers it");
+        let collapsed = false;
+        let expected = if not_kept {
+            Provenance::Uncached { collapsed }
+        } else {
+            Provenance::Bypass { collapsed }
+        };
+        assert_eq!(answer.provenance, expected);
     }
+}
+
+/// One that was not sent yet when the request arrived sees all that had committed then.
+#[tokio::test(start_paused = true)]
+async fn a_load_that_was_not_sent_yet_is_joined_without_a_pass() {
+    let cache = with_definition();
+    cache.resources[0].uncached.store(true, Ordering::SeqCst);
+    let plain = Demand::default();
+    let mut other = pin!(cache.lookup_after(ITEMS, "2", &plain, None));
+    assert!(poll!(other).is_pending());
+    let loads = cache.loader.take_waiting();
+    let demand = strict();
+    let mut lookup = pin!(cache.lookup_after(ITEMS, "2", &demand, None));
+    assert!(poll!(lookup).is_pending());
+    assert!(cache.loader.take_waiting().is_empty());
+    loads[0].sent_at.mark(Boottime::now());
+    for load in loads {
+        (load.done)(Ok(Some(LoadedDocument::new(b"", b"{}"))), Keep::No);
+    }
+    assert!(lookup.await.is_ok());
 }
 
 /// One that was sent before the request, but whose version is current once a pass was applied.

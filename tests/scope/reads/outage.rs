@@ -2,6 +2,7 @@
 
 use axum::http::{Method, StatusCode};
 use fault_proxy::{FaultProxy, NetworkFault};
+use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{Client, RESOURCES, SCHEMA, config, customer, learned, staff};
@@ -15,9 +16,26 @@ async fn warmed(overrides: &[(&str, &str)]) -> (TestService, FaultProxy) {
     execute(&database.url, SCHEMA).await;
     let proxy = FaultProxy::start(&database.url).await.unwrap();
     let larder = TestService::start_on(&proxy.url, &config(), overrides).await;
+    warm(&larder).await;
+    (larder, proxy)
+}
+
+/// The same whose feed and whose reads have a proxy each, and the database's direct URL.
+async fn warmed_apart(overrides: &[(&str, &str)]) -> (TestService, FaultProxy, FaultProxy, String) {
+    let url = TestCluster::database().await.url;
+    execute(&url, SCHEMA).await;
+    let feed = FaultProxy::start(&url).await.unwrap();
+    let reads = FaultProxy::start(&url).await.unwrap();
+    let settings = [&[("database.listen_url", &*feed.url)], overrides].concat();
+    let larder = TestService::start_on(&reads.url, &config(), &settings).await;
+    warm(&larder).await;
+    (larder, feed, reads, url)
+}
+
+async fn warm(larder: &TestService) {
     for resource in ["orders", "memory", "disk"] {
         for key in [1, 2, 5, 6, 11] {
-            staff().get(&larder, &format!("/{resource}/{key}")).await;
+            staff().get(larder, &format!("/{resource}/{key}")).await;
         }
     }
     for path in ["/orders/11", "/disk/11"] {
@@ -27,7 +45,6 @@ async fn warmed(overrides: &[(&str, &str)]) -> (TestService, FaultProxy) {
         })
         .await;
     }
-    (larder, proxy)
 }
 
 const LASTING: [(&str, &str); 3] = [
@@ -137,5 +154,119 @@ async fn errors_come_no_sooner_for_documents_that_no_tier_has() {
             assert_eq!(other.status, StatusCode::SERVICE_UNAVAILABLE);
             assert!(began.elapsed().as_millis() >= 250);
         }
+    }
+}
+
+/// A strict read of a restricted client that neither a pass nor PostgreSQL covers is no stale document.
+#[tokio::test(flavor = "multi_thread")]
+async fn strict_reads_of_owners_are_never_stale() {
+    let stale = [
+        ("feed.on_loss", "serve-stale"),
+        ("feed.max_staleness", "60s"),
+        ("disk.linger", "1ms"),
+    ];
+    let (larder, feed, reads, url) = warmed_apart(&stale).await;
+    let who = customer(17);
+    let strict = async |key: &str, resource: &str| {
+        let path = format!("/{resource}/{key}");
+        let headers = [("cache-control", "no-cache")];
+        who.send(&larder, Method::GET, &path, &headers, "").await
+    };
+    for (resource, _) in RESOURCES {
+        who.get(&larder, &format!("/{resource}/by/number/N%2F1"))
+            .await;
+    }
+    feed.set(NetworkFault::Cut);
+    execute(&url, "update orders set note = 'new'").await;
+    for (resource, _) in RESOURCES {
+        for key in ["1", "by/number/N%2F1"] {
+            let answer = strict(key, resource).await;
+            assert_eq!(answer.status, StatusCode::OK, "{resource}/{key}");
+            assert_eq!(answer.json()["note"], "new", "{resource}/{key}");
+        }
+        for key in ["5", "11", "12"] {
+            let other = strict(key, resource).await;
+            assert_eq!(other.status, StatusCode::NOT_FOUND, "{resource}/{key}");
+        }
+    }
+    reads.set(NetworkFault::Cut);
+    for resource in ["orders", "memory", "disk"] {
+        let own = who.get(&larder, &format!("/{resource}/1")).await;
+        assert_eq!(
+            own.status,
+            StatusCode::OK,
+            "the tiers have it: {}",
+            own.body
+        );
+        let absent = strict("12", resource).await;
+        assert_eq!(absent.status, StatusCode::SERVICE_UNAVAILABLE);
+        for key in ["1", "2", "5", "11"] {
+            assert_eq!(learned(&strict(key, resource).await), learned(&absent));
+        }
+        let alias = strict("by/number/N%2F1", resource).await;
+        assert_eq!(alias.status, StatusCode::SERVICE_UNAVAILABLE);
+    }
+}
+
+/// While the feed was behind, owners' finds and aliases were read by the definition of before.
+#[tokio::test(flavor = "multi_thread")]
+async fn reads_of_owners_past_the_tiers_use_no_definition_of_before() {
+    let settings = [
+        ("feed.max_staleness", "400ms"),
+        ("feed.poll_interval", "20ms"),
+        ("request_timeout", "1s"),
+    ];
+    let (larder, feed, _reads, url) = warmed_apart(&settings).await;
+    feed.set(NetworkFault::Cut);
+    let altered = "alter table orders rename note to text; alter table orders add column note text default 'other'";
+    execute(&url, altered).await;
+    let clients = [customer(17), staff()];
+    let paths = [
+        "1",
+        "by/number/N%2F1",
+        "?by=number&keys=N%2F1",
+        "?keys=1",
+        "",
+    ];
+    let get = async |who: &Client, path: &str| {
+        let path = format!("/orders/{path}").replace("/?", "?");
+        who.get(&larder, path.trim_end_matches('/')).await
+    };
+    eventually("not the old form", async || {
+        let answer = get(&clients[0], "1").await;
+        (answer.status == StatusCode::SERVICE_UNAVAILABLE).then_some(())
+    })
+    .await;
+    let reads = clients.iter().flat_map(|who| paths.map(|path| (who, path)));
+    for (path, answer) in join_all(
+        reads
+            .clone()
+            .map(async |(who, path)| (path, get(who, path).await)),
+    )
+    .await
+    {
+        assert_eq!(
+            answer.status,
+            StatusCode::SERVICE_UNAVAILABLE,
+            "{path}: {}",
+            answer.body
+        );
+        assert_eq!(answer.header("retry-after"), "1");
+    }
+    feed.set(NetworkFault::None);
+    for (who, path) in reads {
+        eventually("the new form", async || {
+            let answer = get(who, path).await;
+            if answer.status == StatusCode::SERVICE_UNAVAILABLE {
+                return None;
+            }
+            assert!(
+                answer.body.contains(r#""note":"other""#),
+                "{path}: {}",
+                answer.body
+            );
+            Some(())
+        })
+        .await;
     }
 }
