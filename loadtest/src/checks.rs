@@ -12,6 +12,7 @@ pub(crate) mod hostile_clients;
 pub(crate) mod idle_clients;
 pub(crate) mod installs;
 pub(crate) mod lag;
+pub(crate) mod linearizable;
 pub(crate) mod outage;
 pub(crate) mod poolers;
 pub(crate) mod races;

@@ -20,6 +20,7 @@ use crate::checks::fuzz::FuzzArgs;
 use crate::checks::hostile_clients::HostileClientsArgs;
 use crate::checks::idle_clients::IdleClientsArgs;
 use crate::checks::installs::InstallsArgs;
+use crate::checks::linearizable::LinearizableArgs;
 use crate::checks::poolers::PoolersArgs;
 use crate::checks::races::RacesArgs;
 use crate::checks::rolling::RollingArgs;
@@ -111,6 +112,10 @@ pub(crate) enum CheckCommand {
     /// and where a fault was not injected.
     #[command(after_help = format!("Faults:\n{}", Fault::list()))]
     Stale(StaleArgs),
+    /// Records strict reads and writes of single keys beside SIGKILL and lost links: is the history linearizable?
+    ///
+    /// `.ci/linearizable` has Porcupine say so.
+    Linearizable(LinearizableArgs),
     /// SIGKILL under churn, over a warm disk tier: is every restart ready within 2 s, and nothing stale or corrupt?
     Kills {
         /// How many.

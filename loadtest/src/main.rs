@@ -57,8 +57,8 @@ use crate::bench::writes::Writes;
 use crate::bench::{runner, sweep};
 use crate::checks::{
     alerts, bulk_kills, dashboard, differential_writes, drain, full_disk, fuzz, hostile_clients,
-    idle_clients, installs, lag, outage, poolers, races, restarts, rolling, schemas, scope, stale,
-    upgrade,
+    idle_clients, installs, lag, linearizable, outage, poolers, races, restarts, rolling, schemas,
+    scope, stale, upgrade,
 };
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
@@ -128,6 +128,7 @@ async fn measure(bench: &BenchCommand, larder: PathBuf, seed: u64) -> anyhow::Re
 async fn run_check(check: &CheckCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
     match check {
         CheckCommand::Stale(args) => stale::run(args, larder, seed).await,
+        CheckCommand::Linearizable(args) => linearizable::run(args, larder, seed).await,
         CheckCommand::Kills { count, documents } => {
             restarts::kills(*count, *documents, larder, seed).await
         }
