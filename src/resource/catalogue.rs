@@ -127,6 +127,16 @@ impl Catalogue {
 }
 
 impl Table {
+    /// The first of the columns `names` that is virtual and may change without its row, with the reason.
+    pub(crate) fn dependent_expression<N: AsRef<str>>(&self, names: &[N]) -> Option<String> {
+        let columns = names.iter().filter_map(|name| self.column(name.as_ref()));
+        let mut dependent = columns
+            .filter(|column| column.is_virtual)
+            .filter_map(|column| Some((&column.name, column.dependent.as_ref()?)));
+        let (name, why) = dependent.next()?;
+        Some(format!("column {name} of {}, {why}", self.name))
+    }
+
     /// The column of this name.
     pub fn column(&self, name: &str) -> Option<&Column> {
         self.columns.iter().find(|column| column.name == name)

@@ -338,7 +338,10 @@ impl<'a> Resolver<'a> {
     ) -> Option<Condition> {
         let condition = definition.condition.as_ref()?;
         match self.judged(written, &condition.value) {
-            Some(Ok(accepted)) => return Some(accepted.condition.clone()),
+            Some(Ok(accepted)) => {
+                self.check_expressions(table, &accepted.condition.columns(), &condition.place);
+                return Some(accepted.condition.clone());
+            }
             Some(Err(why)) => self.mistake(&condition.place, why),
             None => {
                 let message = format!("the condition on {} was not checked", table.name);
@@ -396,6 +399,13 @@ impl<'a> Resolver<'a> {
                 table.name, column.name
             );
             self.mistake(place, message);
+        }
+    }
+
+    /// Adds a mistake if one of the columns `names`, shown or not, is virtual and may change without its row.
+    fn check_expressions<N: AsRef<str>>(&mut self, table: &Table, names: &[N], place: &Place) {
+        if let Some(why) = table.dependent_expression(names) {
+            self.mistake(place, format!("depends on {why}"));
         }
     }
 

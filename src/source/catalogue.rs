@@ -19,7 +19,7 @@ use crate::resource::row_security::{STATE_SQL, TableRowSecurity};
 use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 use crate::source::SourceError;
-use crate::source::catalogue::outputs::read_dependent_columns;
+use crate::source::catalogue::outputs::{read_dependent_columns, read_dependent_expressions};
 use crate::source::catalogue::policies::read_policies;
 use crate::source::catalogue::types::read_types;
 
@@ -45,6 +45,7 @@ pub async fn read_catalogue(
     let table_oids: Vec<i64> = tables.keys().map(|&oid| i64::from(oid)).collect();
     read_columns(connection, &table_oids, &mut tables).await?;
     read_dependent_columns(connection, &table_oids, &mut tables).await?;
+    read_dependent_expressions(connection, &table_oids, &mut tables).await?;
     read_policies(connection, &table_oids, &mut tables).await?;
     read_indexes(connection, &table_oids, &mut tables).await?;
     read_foreign_keys(connection, &table_oids, &mut tables).await?;

@@ -249,3 +249,74 @@ async fn types_that_read_what_can_not_be_watched_are_refused() {
     assert!(told.contains("depends on public.units, and"), "{told}");
     assert!(told.contains(&format!("to \"{name}\";")), "{told}");
 }
+
+const VIRTUAL: &str = "
+    create text search configuration cfg (copy = simple);
+    create table doc (id int primary key, body text, data jsonb, rel regclass,
+      v tsvector generated always as (to_tsvector('public.cfg', body)) virtual,
+      n int generated always as (length(to_tsvector('public.cfg', body))) virtual,
+      h text generated always as (ts_headline('simple', body, 'dogs'::tsquery)) virtual,
+      o oid generated always as (json_value(data, '$.rel' returning regclass)::oid) virtual,
+      x xml generated always as (xmlelement(name rel, rel)) virtual,
+      a text generated always as (upper(body) || coalesce(nullif(left(body, 2), 'ru'), '-')) virtual,
+      b numeric generated always as (json_value(data, '$.n' returning numeric)) virtual,
+      c bool generated always as (body is json or json_exists(data, '$.n')) virtual,
+      d bool generated always as (body collate \"C\" < 'z') virtual);
+    create table part (id int primary key, doc_id int references doc, body text,
+      n int generated always as (length(to_tsvector('public.cfg', body))) virtual);
+    insert into doc (id, body, data) values (1, 'run', '{\"n\": 1.50}');";
+
+const DEPENDENT: &[CatalogueMistake] = &[
+    case(
+        "table = 'doc'\nfields = ['id', 'v'] # here",
+        "fields[1]",
+        "public.doc has a column v, whose value may change without its row, since its expression calls to_tsvector(); leave",
+    ),
+    case(
+        "table = 'doc'\nfields = ['id', 'h'] # here",
+        "fields[1]",
+        "its expression calls ts_headline()",
+    ),
+    case(
+        "table = 'doc'\nfields = ['id', 'o'] # here",
+        "fields[1]",
+        "its expression uses type regclass",
+    ),
+    case(
+        "table = 'doc'\nfields = ['id', 'x'] # here",
+        "fields[1]",
+        "its expression contains an expression that larder does not know (XMLEXPR)",
+    ),
+    case(
+        "table = 'doc'\nfields = ['id']\nwhere = 'n > 1' # here",
+        "where",
+        "depends on column n of public.doc, whose value may change without its row",
+    ),
+    case(
+        "table = 'doc'\nfields = ['id']\n[[resource.children]]\nname = 'parts'\ntable = 'part'\nfields = ['id']\n\
+         order_by = ['n'] # here",
+        "children[0].order_by",
+        "depends on column n of public.part",
+    ),
+];
+
+/// PostgreSQL calls functions immutable that read its catalogue. `alter text search configuration` changed no cached document.
+#[tokio::test(flavor = "multi_thread")]
+async fn virtual_columns_that_more_than_the_row_decides_are_refused() {
+    if !TestCluster::has(18, "virtual generated columns") {
+        return;
+    }
+    let url = TestCluster::database().await.url;
+    execute(&url, VIRTUAL).await;
+    let (file, expected) = file_of(DEPENDENT);
+    assert_told(&mistakes(&url, &file).await, &expected);
+    let owned = "[[resource]]\nname = 'r'\ntable = 'doc'\nfields = ['id']\nowner = { column = 'n', claim = 'sub' } # here\n\
+        [[auth.key]]\nname = 'k'\nclaims = { sub = '1' }\nhash = ";
+    let told = mistakes(&url, &format!("{owned}'{}'", "0".repeat(64))).await;
+    let place = "larder.toml:5: resource[0].owner".to_owned();
+    assert_told(&told, &[(place, "depends on column n of public.doc")]);
+    let file = "[[resource]]\nname = 'doc'\ntable = 'doc'\nfields = ['id', 'a', 'b', 'c', 'd']\nwhere = 'd'";
+    let larder = TestService::start_on(&url, file, &[]).await;
+    let expected = r#"{"id":1,"a":"RUN-","b":1.50,"c":true,"d":true}"#;
+    assert_eq!(larder.get("/doc/1").await.body, expected);
+}

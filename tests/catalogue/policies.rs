@@ -95,6 +95,29 @@ pub(super) async fn assert_cached(larder: &TestService) {
     assert_eq!(told["resources"][0]["uncached"], serde_json::Value::Null);
 }
 
+/// Documents stayed when the text search configuration was altered that the expression of a policy's column reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_reads_a_virtual_column_that_reads_the_catalogue() {
+    if !TestCluster::has(18, "virtual generated columns") {
+        return;
+    }
+    let database = RowSecurityDatabase::create(
+        "alter table paper add words int generated always as (length(to_tsvector('simple', owner))) virtual,
+           add long bool generated always as (length(owner) > 0) virtual;
+         create policy own on paper to {role} using (words > 0 and long)",
+    )
+    .await;
+    let file = "[[resource]]\nname = 'papers'\ntable = 'paper'\nrow_security = 'as-larder'\nfields = ['id']";
+    let larder = TestService::start_on(&database.role.url, file, &[]).await;
+    let why = "policy own of public.paper depends on column words of public.paper, whose value may change without its row, \
+        since its expression calls to_tsvector()";
+    assert_uncached(&larder, why).await;
+    database
+        .execute("alter policy own on paper using (long)")
+        .await;
+    assert_cached(&larder).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_depends_on_time() {
     let guarded = RowSecurityDatabase::create(

@@ -30,6 +30,7 @@ impl Resolver<'_> {
     fn owner_column(&mut self, table: &Table, name: &Located<String>) -> Option<KeyColumn> {
         let Located { value: name, place } = name;
         let column = self.column(table, name, place)?;
+        self.check_expressions(table, std::slice::from_ref(name), place);
         match owner_type(column) {
             Ok(key_type) => Some(KeyColumn::new(column, key_type)),
             Err(why) => {

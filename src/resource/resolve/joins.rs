@@ -256,6 +256,7 @@ impl Resolver<'_> {
         let mut order: Vec<OrderColumn> = Vec::new();
         let names = written.map_or(&[][..], |written| &written.value);
         let place = written.map_or(&definition.table.place, |written| &written.place);
+        self.check_expressions(table, names, place);
         let rest = primary.iter().filter(|name| !names.contains(name));
         for name in names.iter().chain(rest) {
             let column = self.column(table, name, place)?;

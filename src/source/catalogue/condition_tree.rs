@@ -1,9 +1,10 @@
-//! Analyses a condition on a row by the text of its node tree (`pg_policy.polqual`).
+//! Analyses a condition on a row, or the expression of a virtual generated column, by the text of its node tree
+//! (`pg_policy.polqual`, `pg_attrdef.adbin`).
 //!
 //! The row alone decides a condition that consists of the row's own columns, constants, and PostgreSQL's own immutable
 //! functions and operators. This module lists the kinds of nodes that such a condition may have. A kind that is not
 //! listed (a subquery, `current_user`, a parameter, a conversion through text, or one of a later version of PostgreSQL)
-//! is an obstacle. [`ConditionTree::find_dependence`] checks the functions, operators and types.
+//! is an obstacle. [`find_dependences`] checks the functions, operators and types.
 
 use sqlx::Row;
 use sqlx::postgres::PgConnection;
@@ -43,34 +44,61 @@ const ROW_ONLY_NODES: [&str; 24] = [
 ];
 
 /// Nodes for which the same holds in a condition that PostgreSQL has found immutable: it has checked the functions that
-/// convert a value through its text, which the node does not name.
-pub(super) const ROW_ONLY_IF_IMMUTABLE: [&str; 3] = ["COERCEVIAIO", "MINMAXEXPR", "MINMAX"];
+/// convert a value through its text or to JSON, which the node does not name. It has not checked into which type a value of
+/// JSON is converted (`contain_mutable_functions_checker` in clauses.c).
+pub(super) const ROW_ONLY_IF_IMMUTABLE: [&str; 10] = [
+    "COERCEVIAIO",
+    "MINMAXEXPR",
+    "MINMAX",
+    "JSONEXPR",
+    "JSONCONSTRUCTOREXPR",
+    "JSONISPREDICATE",
+    "JSONVALUEEXPR",
+    "JSONFORMAT",
+    "JSONBEHAVIOR",
+    "JSONRETURNING",
+];
 
-/// Finds the first of the functions `$1`, operators `$2` and types `$3` whose result may depend on more than its
-/// arguments. `$4` is the first oid that is not of PostgreSQL's own objects.
+/// Finds for each tree the first of its functions (trees `$1`, oids `$2`), operators (`$3`, `$4`) and types (`$5`, `$6`) whose
+/// result may depend on more than its arguments. `$7` is the first oid that is not of PostgreSQL's own objects.
 ///
 /// A function with a text search configuration is declared immutable, but reads the catalogue. PostgreSQL's own
 /// functions of arrays, ranges and rows call functions of the elements' type; enums have none of their own, nor have
-/// arrays of them, and domains over these and over PostgreSQL's own types.
+/// arrays of them, and domains over these and over PostgreSQL's own types. Of PostgreSQL's own types only those are given
+/// that a text is converted to.
 const DEPENDENT_SQL: &str = "\
-    select text from ( \
-      select 1 as kind, w.place, format('calls %s()', coalesce(nullif(n.nspname, 'pg_catalog') || '.', '') || p.proname) as text \
-      from unnest($1::int8[]) with ordinality w (oid, place) left join pg_proc p on p.oid::int8 = w.oid \
+    select distinct on (d.tree) d.tree, d.text from ( \
+      select w.tree, 1 as kind, w.place, \
+        format('calls %s()', coalesce(nullif(n.nspname, 'pg_catalog') || '.', '') || p.proname) as text \
+      from unnest($1::int8[], $2::int8[]) with ordinality w (tree, oid, place) left join pg_proc p on p.oid::int8 = w.oid \
         left join pg_namespace n on n.oid = p.pronamespace \
-      where (w.oid < $4 and p.provolatile = 'i' and not exists (select from unnest(p.proargtypes) a (oid) \
+      where (w.oid < $7 and p.provolatile = 'i' and not exists (select from unnest(p.proargtypes) a (oid) \
         join pg_type t on t.oid = a.oid join pg_proc o on o.oid = t.typoutput where o.prosrc ~ '^reg[a-z]+out$')) is not true \
       union all \
-      select 2, w.place, format('uses operator %s', o.oid::regoperator) \
-      from unnest($2::int8[]) with ordinality w (oid, place) left join pg_operator o on o.oid::int8 = w.oid \
+      select w.tree, 2, w.place, format('uses operator %s', o.oid::regoperator) \
+      from unnest($3::int8[], $4::int8[]) with ordinality w (tree, oid, place) left join pg_operator o on o.oid::int8 = w.oid \
         left join pg_proc p on p.oid = o.oprcode \
-      where (w.oid < $4 and p.oid::int8 < $4 and p.provolatile = 'i') is not true \
+      where (w.oid < $7 and p.oid::int8 < $7 and p.provolatile = 'i') is not true \
       union all \
-      select 3, w.place, format('uses type %s', format_type(w.oid::oid, null)) \
-      from unnest($3::int8[]) with ordinality w (oid, place) where not exists (with recursive part (oid) as ( \
+      select w.tree, 3, w.place, format('uses type %s', format_type(w.oid::oid, null)) \
+      from unnest($5::int8[], $6::int8[]) with ordinality w (tree, oid, place) where not exists (with recursive part (oid) as ( \
         select w.oid union all select case t.typtype when 'd' then t.typbasetype else t.typelem end::int8 \
-          from part join pg_type t on t.oid::int8 = part.oid where part.oid >= $4 \
+          from part join pg_type t on t.oid::int8 = part.oid where part.oid >= $7 \
           and (t.typtype = 'd' or t.typtype = 'b' and t.typcategory = 'A' and t.typelem <> 0)) \
-        select from part left join pg_type t on t.oid::int8 = part.oid where part.oid < $4 or t.typtype = 'e') \
+        select from part left join pg_type t on t.oid::int8 = part.oid left join pg_proc i on i.oid = t.typinput \
+        where part.oid < $7 and (w.oid >= $7 or i.prosrc !~ '^reg[a-z]+in$') or t.typtype = 'e') \
+    ) d order by d.tree, d.kind, d.place";
+
+/// Finds the first of the collations `$1` and types `$2` that none of the columns with the types `$3` has. The elements, base
+/// types and arrays of a column's type are its own, too.
+const UNBOUND_SQL: &str = "\
+    with recursive own (oid) as (select unnest($3::int8[]) union select part.oid::int8 from own \
+      join pg_type t on t.oid::int8 = own.oid cross join lateral (values (t.typbasetype), (t.typelem), (t.typarray)) part (oid)) \
+    select text from ( \
+      select 1 as kind, w.place, format('collation %s', w.oid::oid::regcollation) as text \
+        from unnest($1::int8[]) with ordinality w (oid, place) \
+      union all select 2, w.place, format('type %s', format_type(w.oid::oid, null)) \
+        from unnest($2::int8[]) with ordinality w (oid, place) where not exists (select from own where own.oid = w.oid) \
     ) d order by kind, place limit 1";
 
 /// The objects that a condition names, and the first part of it that the row alone does not decide.
@@ -80,8 +108,14 @@ pub(super) struct ConditionTree {
     functions: Vec<u32>,
     /// Its operators.
     operators: Vec<u32>,
-    /// The types of its values that are not PostgreSQL's own.
+    /// The types of its values that are not PostgreSQL's own, and those that JSON is converted to.
     types: Vec<u32>,
+    /// The collations that are not PostgreSQL's own and by which it compares or changes texts.
+    collations: Vec<u32>,
+    /// The types of the columns that it reads.
+    column_types: Vec<u32>,
+    /// The collations of these columns.
+    column_collations: Vec<u32>,
     /// The first part that the row alone does not decide. The text continues a sentence about the
     /// condition.
     obstacle: Option<String>,
@@ -108,8 +142,9 @@ impl ConditionTree {
                 // If the value is a node, its first token is read again.
                 let Tokens(rest) = tokens;
                 let value = tokens.next().unwrap_or_default();
-                if !(is_tested_for_null && is_type(field)) {
-                    condition.visit_field(field, value);
+                condition.visit_field(field, value);
+                if !is_tested_for_null && is_type(field) {
+                    condition.visit_type(value);
                 }
                 if value == "{" {
                     tokens = Tokens(rest);
@@ -119,24 +154,36 @@ impl ConditionTree {
         condition
     }
 
+    /// The oids of the types of its values that are not PostgreSQL's own.
+    pub(super) fn types(&self) -> Vec<i64> {
+        signed(&self.types)
+    }
+
     /// Finds what the condition depends on besides the row. The text continues a sentence about the condition.
     pub(super) async fn find_dependence(
         &self,
         connection: &mut PgConnection,
     ) -> Result<Option<String>, SourceError> {
-        let oids = |oids: &[u32]| oids.iter().copied().map(i64::from).collect::<Vec<i64>>();
-        let found = sqlx::query(DEPENDENT_SQL)
-            .bind(oids(&self.functions))
-            .bind(oids(&self.operators))
-            .bind(oids(&self.types))
-            .bind(i64::from(FIRST_USER_OID))
+        let found = find_dependences(connection, std::slice::from_ref(self)).await?;
+        Ok(found.into_iter().next().flatten())
+    }
+
+    /// Finds a collation or a type that a user has made, and that none of the columns which the condition reads has. If
+    /// PostgreSQL records no dependency of the condition on it, it may be replaced unnoticed. Returns its kind and name.
+    pub(super) async fn find_unbound(
+        &self,
+        connection: &mut PgConnection,
+    ) -> Result<Option<String>, SourceError> {
+        let of_columns = &self.column_collations;
+        let collations = self.collations.iter();
+        let foreign = collations.filter(|collation| !of_columns.contains(collation));
+        let found = sqlx::query_scalar(UNBOUND_SQL)
+            .bind(foreign.copied().map(i64::from).collect::<Vec<_>>())
+            .bind(self.types())
+            .bind(signed(&self.column_types))
             .fetch_optional(connection)
             .await?;
-        // The name of a function tells the user more than the kind of the node.
-        match found {
-            Some(row) => Ok(Some(row.try_get("text")?)),
-            None => Ok(self.obstacle.clone()),
-        }
+        Ok(found)
     }
 
     fn visit_node(&mut self, kind: &str) {
@@ -167,14 +214,63 @@ impl ConditionTree {
             }
             "varno" if oid != 1 => self.note_obstacle("reads another table".into()),
             "varlevelsup" if value != "0" => self.note_obstacle("reads another query's row".into()),
-            name if is_type(name) && oid >= FIRST_USER_OID => self.types.push(oid),
+            "varcollid" => self.column_collations.push(oid),
+            "inputcollid" if oid >= FIRST_USER_OID => self.collations.push(oid),
+            "typid" => self.types.push(oid),
             _ => {}
+        }
+        if name == "vartype" {
+            self.column_types.push(oid);
+        }
+    }
+
+    fn visit_type(&mut self, value: &str) {
+        let oid = value.parse().unwrap_or(0);
+        if oid >= FIRST_USER_OID {
+            self.types.push(oid);
         }
     }
 
     fn note_obstacle(&mut self, obstacle: String) {
         self.obstacle.get_or_insert(obstacle);
     }
+}
+
+/// Finds for each of `trees` what it depends on besides the row, by one statement. A text continues a sentence about the
+/// condition.
+pub(super) async fn find_dependences(
+    connection: &mut PgConnection,
+    trees: &[ConditionTree],
+) -> Result<Vec<Option<String>>, SourceError> {
+    // The name of a function tells the user more than the kind of the node.
+    let mut found: Vec<Option<String>> = trees.iter().map(|tree| tree.obstacle.clone()).collect();
+    let mut statement = sqlx::query(DEPENDENT_SQL);
+    let parts: [fn(&ConditionTree) -> &Vec<u32>; 3] = [
+        |tree| &tree.functions,
+        |tree| &tree.operators,
+        |tree| &tree.types,
+    ];
+    for part in parts {
+        let numbered = (0i64..).zip(trees);
+        let oids =
+            numbered.flat_map(|(number, tree)| part(tree).iter().map(move |oid| (number, *oid)));
+        let (numbers, oids): (Vec<i64>, Vec<i64>) =
+            oids.map(|(number, oid)| (number, i64::from(oid))).unzip();
+        statement = statement.bind(numbers).bind(oids);
+    }
+    let statement = statement.bind(i64::from(FIRST_USER_OID));
+    for row in statement.fetch_all(connection).await? {
+        let number: i64 = row.try_get("tree")?;
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        if let Some(found) = found.get_mut(number) {
+            *found = Some(row.try_get("text")?);
+        }
+    }
+    Ok(found)
+}
+
+fn signed(oids: &[u32]) -> Vec<i64> {
+    oids.iter().copied().map(i64::from).collect()
 }
 
 /// Whether a field of this name holds a type: `consttype`, `typeId`, `array_typeid`, but not `vartypmod`, `typeMod`.
@@ -226,6 +322,8 @@ mod tests {
         let expected = ConditionTree {
             functions: vec![67],
             operators: vec![98],
+            column_types: vec![25],
+            column_collations: vec![100],
             ..ConditionTree::default()
         };
         assert_eq!(ConditionTree::read(OWN_COLUMN, &[]), expected);
@@ -264,7 +362,7 @@ mod tests {
             functions: vec![17001, 1299],
             operators: vec![17000],
             types: vec![17002, 17003, 17004],
-            obstacle: None,
+            ..ConditionTree::default()
         };
         assert_eq!(ConditionTree::read(tree, &[]), expected);
     }
@@ -274,13 +372,30 @@ mod tests {
         let tree = "{COERCEVIAIO :arg {OPEXPR :opno 3477 :opfuncid 3214} :resulttype 17005 :coerceformat 1}";
         let read = ConditionTree::read(tree, &ROW_ONLY_IF_IMMUTABLE);
         assert_eq!((read.obstacle, read.types), (None, vec![17005]));
+        // `json_value(…, '$' returning regclass)` looks up a name, and PostgreSQL calls it immutable.
+        let tree = "{JSONEXPR :op 2 :format {JSONFORMAT :format_type 0} :returning {JSONRETURNING :typid 2205 :typmod -1} \
+            :on_error {JSONBEHAVIOR :btype 0}}";
+        let read = ConditionTree::read(tree, &ROW_ONLY_IF_IMMUTABLE);
+        assert_eq!((read.obstacle, read.types), (None, vec![2205]));
+    }
+
+    #[test]
+    fn collations_count_that_decide_a_result() {
+        let tree = OWN_COLUMN
+            .replace(":inputcollid 100", ":inputcollid 17000")
+            .replace(":varcollid 100", ":varcollid 17001");
+        let read = ConditionTree::read(&tree, &[]);
+        assert_eq!(read.collations, [17000]);
+        assert_eq!(read.column_collations, [17001]);
+        let read = ConditionTree::read(OWN_COLUMN, &[]);
+        assert!(read.collations.is_empty());
     }
 
     #[test]
     fn null_is_null_in_every_type() {
         let column = "{VAR :varno 1 :varattno 2 :vartype 17000 :location 1}";
         let tree = format!("{{NULLTEST :arg {column} :nulltesttype 1 :argisrow false}}");
-        assert_eq!(ConditionTree::read(&tree, &[]), ConditionTree::default());
+        assert!(ConditionTree::read(&tree, &[]).types.is_empty());
         let cast = tree.replace(
             column,
             &format!("{{RELABELTYPE :arg {column} :resulttype 17001}}"),

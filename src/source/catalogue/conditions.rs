@@ -252,6 +252,11 @@ async fn judge(
              functions and operators"
         )));
     }
+    if let Some(object) = tree.find_unbound(connection).await? {
+        return Err(Refusal::Mistake(format!(
+            "the condition uses {object}, which none of its columns has, so that it could be dropped and created again unnoticed"
+        )));
+    }
     // What follows replaces this name.
     if stored.contains(CONDITIONAL_ROW) {
         let message = format!("the condition contains {CONDITIONAL_ROW}, a name of larder's");

@@ -7,7 +7,10 @@ use sqlx::postgres::PgConnection;
 
 use crate::resource::catalogue::{Table, TableName};
 use crate::source::SourceError;
-use crate::source::catalogue::read_for_tables;
+use crate::source::catalogue::condition_tree::{
+    ConditionTree, ROW_ONLY_IF_IMMUTABLE, find_dependences,
+};
+use crate::source::catalogue::{oid, read_for_tables};
 
 /// Finds the columns of the tables `$1` with such a type, also inside domains, arrays, composite types and ranges.
 ///
@@ -63,6 +66,42 @@ const DEPENDENT_SQL: &str = "\
       or o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
       or f.oid is not null and (f.provolatile <> 'i' or l.lanname not in ('c', 'internal')) \
     order by u.relation, u.number, u.type";
+
+/// The expressions of the virtual generated columns of the tables `$1`.
+const EXPRESSIONS_SQL: &str = "\
+    select a.attrelid::int8 as oid, a.attname::text as column, d.adbin::text as tree \
+    from pg_attribute a join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum \
+    where a.attrelid::int8 = any($1) and a.attgenerated = 'v' and not a.attisdropped order by a.attrelid, a.attnum";
+
+/// Notes in the virtual generated columns of `tables` whose expression depends on more than the row why. What users have made
+/// can't be dropped while such an expression uses it.
+pub(super) async fn read_dependent_expressions(
+    connection: &mut PgConnection,
+    table_oids: &[i64],
+    tables: &mut HashMap<u32, Table>,
+) -> Result<(), SourceError> {
+    let rows = sqlx::query(EXPRESSIONS_SQL)
+        .bind(table_oids)
+        .fetch_all(&mut *connection)
+        .await?;
+    let mut trees = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let tree = row.try_get("tree")?;
+        trees.push(ConditionTree::read(tree, &ROW_ONLY_IF_IMMUTABLE));
+    }
+    let found = find_dependences(connection, &trees).await?;
+    for (row, why) in rows.iter().zip(found) {
+        let name: &str = row.try_get("column")?;
+        let table = tables.get_mut(&oid(row, "oid")?);
+        let mut columns = table.into_iter().flat_map(|table| &mut table.columns);
+        if let (Some(column), Some(why)) = (columns.find(|column| column.name == name), why) {
+            column.dependent = Some(format!(
+                "whose value may change without its row, since its expression {why}"
+            ));
+        }
+    }
+    Ok(())
+}
 
 /// Notes in the columns of `tables` whose JSON depends on other rows why they cannot be shown.
 pub(super) async fn read_dependent_columns(

@@ -13,10 +13,15 @@ use crate::source::catalogue::condition_tree::ConditionTree;
 use crate::source::catalogue::oid;
 
 /// Reads the policies for `select` or for all commands, permissive or restrictive. Whether a policy applies to larder's
-/// role was read with the table, in one statement for all policies: a role may be altered between two statements.
+/// role was read with the table, in one statement for all policies: a role may be altered between two statements. `columns` are
+/// those of the table that the policy names.
 const POLICIES_SQL: &str = "\
     select p.polrelid::int8 as oid, p.oid::int8 as policy, p.polname::text as name, p.polroles::oid[]::int8[] as roles, \
-      p.polqual::text as condition from pg_policy p \
+      p.polqual::text as condition, array(select a.attname::text from pg_depend d join pg_attribute a \
+          on a.attrelid = d.refobjid and a.attnum = d.refobjsubid \
+        where d.classid = 'pg_policy'::regclass and d.objid = p.oid and d.refclassid = 'pg_class'::regclass \
+          and d.refobjid = p.polrelid order by a.attnum) as columns \
+    from pg_policy p \
     where p.polrelid::int8 = any($1) and p.polcmd in ('r', '*') order by p.polrelid, p.polname";
 
 /// Notes in `tables` whose policies depend on more than the row why their documents cannot be kept.
@@ -42,10 +47,18 @@ pub(super) async fn read_policies(
         let Some(condition) = condition.filter(|_| row_security.applies(number)) else {
             continue;
         };
-        let condition = ConditionTree::read(condition, &[]);
-        if table.uncached.is_none()
-            && let Some(why) = condition.find_dependence(connection).await?
-        {
+        if table.uncached.is_some() {
+            continue;
+        }
+        let named: Vec<String> = row.try_get("columns")?;
+        let why = match table.dependent_expression(&named) {
+            Some(why) => Some(format!("depends on {why}")),
+            None => {
+                let condition = ConditionTree::read(condition, &[]);
+                condition.find_dependence(connection).await?
+            }
+        };
+        if let Some(why) = why {
             let policy: &str = row.try_get("name")?;
             table.uncached = Some(format!("policy {policy} of {} {why}", table.name));
         }

@@ -13,7 +13,9 @@ use crate::harness::service::{TestService, execute};
 
 const SCHEMA: &str = "
     create collation folded (provider = icu, locale = 'und-u-ks-level2', deterministic = false);
-    create table item (id int primary key, name text, gone timestamptz, parent_only int,
+    create collation free (provider = icu, locale = 'und'); create collation held (provider = icu, locale = 'und');
+    create type loose as enum ('a'); create domain held_code as text collate held;
+    create table item (id int primary key, name text, held held_code, gone timestamptz, parent_only int,
       word text collate folded default 'word', points point[] default '{}');
     create table part (id int primary key, item_id int references item);
     create function same(int) returns bool immutable language sql as 'select true';
@@ -50,6 +52,18 @@ const REFUSED: &[(&str, &str)] = &[
     (
         "to_tsvector('english', name) @@ 'one'",
         "the condition calls to_tsvector()",
+    ),
+    (
+        "name collate public.free < 'B'",
+        "the condition uses collation public.free, which none of its columns has",
+    ),
+    (
+        "held is not null and upper(name collate public.free) = 'B'",
+        "the condition uses collation public.free",
+    ),
+    (
+        "cardinality('{a}'::public.loose[]) = id",
+        "the condition uses type public.loose[], which none of its columns has",
     ),
     ("larder_conditional_row is null", "reads the whole row"),
     ("name = 'larder_conditional_row'", "a name of larder's"),
@@ -151,6 +165,7 @@ async fn a_condition_of_a_row_below_knows_no_columns_of_the_row_above() {
 
 /// Conditions on rows of `odd`, and the keys of the rows for which they are true.
 const ODD: &[(&str, &[i32])] = &[
+    ("held < 'B' and name collate shop.held < 'B'", &[1, 2]),
     ("true", &[1, 2, 3]),
     ("null", &[]),
     ("\"a \"\"b\"\" c\" = 'it''s \\ -- x'", &[1]),
@@ -176,14 +191,14 @@ const ODD: &[(&str, &[i32])] = &[
 async fn odd_conditions_mean_what_they_say() {
     let sql = r#"
         create schema shop; create type shop.status as enum ('open', 'paid', 'sent');
-        create domain shop.code as text; create domain shop.code2 as shop.code;
+        create collation shop.held (provider = icu, locale = 'und'); create domain shop.code as text; create domain shop.code2 as shop.code;
         create table shop.point (x int);
         create function shop.own_in(cstring) returns shop.own language internal immutable strict as 'textin';
         create function shop.own_out(shop.own) returns cstring language internal immutable strict as 'textout';
         create type shop.own (input = shop.own_in, output = shop.own_out);
         create table shop.odd (id int primary key, "a ""b"" c" text, odd bool, "where" int, status shop.status,
             tags text[], states shop.status[], code shop.code2, data jsonb, name varchar(9), day date, own shop.own,
-            whole shop.point);
+            whole shop.point, held text collate shop.held default 'a');
         insert into shop.odd values
             (1, 'it''s \ -- x', true, 1, 'open', '{}', '{paid}', 'x', '{"on": false}', 'a', '2019-12-31', 'o', null),
             (2, 'x', false, 2, 'paid', '{vip}', '{sent,open}', 'y', '{"on": true}', 'b', '2020-01-01', 'o', null),
