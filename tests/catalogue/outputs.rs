@@ -217,6 +217,46 @@ async fn a_change_of_an_extensions_table_ends_documents_with_its_types() {
     }
 }
 
+/// Rows that were written directly into a partition or a table that inherits, which is no member of the extension, reached no
+/// document.
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_an_extensions_table_are_watched() {
+    let parts = "create table split (id int) partition by list (id); alter extension hstore add table split;
+        create table first partition of split for values in (1)";
+    let sql = format!("{OF_EXTENSIONS} {parts}");
+    let file = "[feed]\nmax_staleness = '30s'\n[[resource]]\nname = 'sets'\ntable = 'sets'\n";
+    let larder = TestService::start(&sql, file).await;
+    for (made, part) in [
+        ("select", "first"),
+        (
+            "create table second partition of split for values in (2)",
+            "second",
+        ),
+        ("create table heir () inherits (units)", "heir"),
+    ] {
+        larder.execute(made).await;
+        let watched = format!(
+            "select exists (select from pg_trigger where tgrelid = '{part}'::regclass and tgname like 'larder%')"
+        );
+        eventually("the triggers", async || {
+            value::<bool>(&larder.url, &watched).await.then_some(())
+        })
+        .await;
+        eventually("a hit", async || {
+            is_hit(&larder.get("/sets/1").await).then_some(())
+        })
+        .await;
+        let id = if part == "second" { 2 } else { 1 };
+        larder
+            .execute(&format!("insert into {part} values ({id})"))
+            .await;
+        eventually("a miss", async || {
+            (!is_hit(&larder.get("/sets/1").await)).then_some(())
+        })
+        .await;
+    }
+}
+
 /// Without triggers on the extension's table, and for a function whose tables are not known.
 #[tokio::test(flavor = "multi_thread")]
 async fn types_that_read_what_can_not_be_watched_are_refused() {

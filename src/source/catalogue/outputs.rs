@@ -20,8 +20,8 @@ use crate::source::catalogue::{oid, read_for_tables};
 /// `json_categorize_type`). Only a cast in C that is declared immutable is trusted, as extensions have it (hstore, PostGIS).
 ///
 /// A function in C may read tables, and PostgreSQL knows nothing of it: that of PostGIS's `geometry` reads
-/// `spatial_ref_sys`. It is taken to read all tables of the extension that it belongs to, which are watched. One that
-/// belongs to none may read any.
+/// `spatial_ref_sys`. It is taken to read all tables of the extension that it belongs to, and their parts, which are
+/// watched. One that belongs to none may read any.
 ///
 /// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
 /// definition (the labels of an enum, the attributes of a composite type).
@@ -57,10 +57,11 @@ const DEPENDENT_SQL: &str = "\
         where p.oid in (o.oid, f.oid) and p.oid >= 16384) c \
       cross join lateral (select coalesce(array_agg(r.oid::int8), '{}') as oids, \
           coalesce(array_agg(s.nspname::text), '{}') as schemas, coalesce(array_agg(r.relname::text), '{}') as names \
-        from pg_depend d join pg_class r on r.oid = d.objid and r.relkind in ('r', 'p') \
-          join pg_namespace s on s.oid = r.relnamespace \
-        where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' \
-          and d.refobjid = any(c.extensions)) k \
+        from (with recursive part (oid) as ( \
+            select d.objid from pg_depend d where d.classid = 'pg_class'::regclass \
+              and d.refclassid = 'pg_extension'::regclass and d.deptype = 'e' and d.refobjid = any(c.extensions) \
+            union select i.inhrelid from part join pg_inherits i on i.inhparent = part.oid) select oid from part) m \
+          join pg_class r on r.oid = m.oid and r.relkind in ('r', 'p') join pg_namespace s on s.oid = r.relnamespace) k \
       cross join lateral (select format_type(t.oid, null) as type) n \
     where k.oids <> '{}' or c.alone is not null \
       or o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
