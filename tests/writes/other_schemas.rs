@@ -109,3 +109,56 @@ async fn types_of_a_schema_without_usage_are_keys_fields_and_lookups() {
     }
     assert_eq!(larder.metric("larder_feed_gaps_total").await, gaps);
 }
+
+/// New rows whose keys PostgreSQL draws were 403 with the rights that `larder install --print` names: `returning *` reads hidden
+/// columns, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_drawn_without_a_right_to_read_hidden_columns() {
+    let url = TestCluster::database().await.url;
+    let sql = "
+        create table p (id int generated always as identity primary key, name text, secret text);
+        create table c (id int generated always as identity primary key, p_id int not null references p on delete cascade,
+          t text, hidden text);
+        create table r (id int primary key, t text, hidden text);
+        insert into p (name) values ('a');
+        create function same() returns trigger language plpgsql as 'begin return new; end';
+        create trigger same before insert on r for each row execute function same();";
+    execute(&url, sql).await;
+    let config = "
+        [[resource]]
+        name = 'p'
+        table = 'p'
+        fields = ['id', 'name']
+          [[resource.children]]
+          name = 'cs'
+          table = 'c'
+          fields = ['id', 'p_id', 't']
+        [[resource]]
+        name = 'r'
+        table = 'r'
+        fields = ['id', 't']
+        ";
+    TestService::start_on(&url, config, &[]).await.stop().await;
+    let role = TestRole::create(&url).await;
+    let grants = format!(
+        "grant select (id, name), insert (id, name), update (name), delete on p to {name};
+         grant select (id, p_id, t), insert (id, p_id, t), update (p_id, t), delete on c to {name};
+         grant select (id, t), insert (id, t), update (t), delete on r to {name};
+         grant usage on schema larder to {name}; grant execute on function pg_control_system() to {name};
+         grant execute on all functions in schema larder to {name};
+         grant select, insert, update, delete on all tables in schema larder to {name}",
+        name = role.name
+    );
+    execute(&url, &grants).await;
+    let larder = TestService::start_on(&role.url, config, &[("install", "manual")]).await;
+    let child = json!({"cs": [{"t": "q"}]});
+    let answer = larder.patch("/p/1", &child).await;
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.json()["cs"][0]["t"], "q");
+    let answer = larder.put("/r/1", &json!({"t": "new"})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+    let answer = larder
+        .post("/p", &json!({"name": "b", "cs": [{"t": "q"}]}))
+        .await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
+}

@@ -313,16 +313,20 @@ impl StatementBuilder<'_> {
         let mut parameters = Parameters::default();
         let root = &self.writable.levels[0];
         let inserted = self.inserted_rows_sql(0, given, &mut parameters);
-        let parts = root.key.iter().map(|&column| root.column_sql(column));
-        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
+        let names: Vec<_> = root.key.iter().map(|&n| root.column_sql(n)).collect();
+        let parts: Vec<String> = names
+            .iter()
+            .map(|name| format!(", i.{name}::text"))
+            .collect();
         let input = parameters.given_rows_sql(0, &root.key, &[]);
         // The snapshot of the statement does not show what its own triggers have done.
         let sql = format!(
-            "with i as ({inserted} returning *) select x.xid, \
+            "with i as ({inserted} returning {names}) select x.xid, \
              d.key is null and exists (select from {table} r, {input} where {same}) as existed, d.*, x.proof \
              from (select {XID} as xid, {PROOF} as proof) x left join (select {key} as key{parts} from i) d on true",
             table = root.table.sql(),
             same = has_key_sql(root),
+            names = names.join(", "),
             key = canonical_key_sql(&self.key.columns, "i"),
             parts = parts.concat(),
         );
@@ -342,10 +346,19 @@ impl StatementBuilder<'_> {
         } else {
             &[]
         };
-        let parts = key.iter().map(|&column| level.column_sql(column));
-        let parts: Vec<String> = parts.map(|part| format!(", i.{part}::text")).collect();
+        let names: Vec<_> = key.iter().map(|&n| level.column_sql(n)).collect();
+        let parts: Vec<String> = names
+            .iter()
+            .map(|name| format!(", i.{name}::text"))
+            .collect();
+        let returned = if names.is_empty() {
+            "1".to_owned()
+        } else {
+            names.join(", ")
+        };
+        // `returning *` would need the right to read hidden columns.
         let sql = format!(
-            "with i as ({inserted} returning *) select x.xid, x.vetoed{parts}, x.proof from (select {XID} as xid, \
+            "with i as ({inserted} returning {returned}) select x.xid, x.vetoed{parts}, x.proof from (select {XID} as xid, \
              {wanted}::int8 - (select count(*) from i) as vetoed, {PROOF} as proof) x left join i on {returns_keys}",
             parts = parts.concat(),
         );
