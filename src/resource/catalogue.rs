@@ -98,7 +98,7 @@ pub struct Constraint {
     pub table: String,
     /// Its name; `None` for all constraints of a domain.
     pub name: Option<String>,
-    /// The columns that it depends on; the columns of the domain.
+    /// The columns that it depends on; the columns that have the domain, also within their type.
     pub columns: Vec<String>,
 }
 

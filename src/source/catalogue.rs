@@ -163,6 +163,19 @@ with recursive part (top, oid) as ( \
   select w, w from unnest($1::int8[]::oid[]) w \
   union select part.top, i.inhrelid from pg_inherits i join part on part.oid = i.inhparent)";
 
+/// A part of `with recursive`: `used` pairs the columns of the tables in `$1` with their types, and with those that these consist
+/// of.
+const USED_TYPES_SQL: &str = "\
+used (relation, number, type) as ( \
+      select a.attrelid, a.attnum, a.atttypid from pg_attribute a \
+        where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
+      union select u.relation, u.number, part.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
+        select t.typbasetype as type union all select t.typelem \
+        union all select a.atttypid from pg_attribute a \
+          where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped \
+        union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
+        union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid) part where part.type <> 0)";
+
 /// Runs `sql` with `table_oids` as `$1`, and calls `add` with each row and the table that its column `oid` names.
 async fn read_for_tables(
     connection: &mut PgConnection,
@@ -405,14 +418,14 @@ async fn read_other_ancestors(
 }
 
 /// Reads the constraints and unique indexes that errors may name, with the columns of their expressions and predicates, and
-/// the domains of columns.
+/// the domains of columns or of what they consist of.
 async fn read_constraints(
     connection: &mut PgConnection,
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
     let sql = format!(
-        "{HIERARCHIES_SQL} select part.top::int8 as oid, n.nspname::text as schema, c.relname::text as table, k.name::text as name, \
+        "{HIERARCHIES_SQL}, {USED_TYPES_SQL} select part.top::int8 as oid, n.nspname::text as schema, c.relname::text as table, k.name::text as name, \
            array(select a.attname::text from pg_attribute a where a.attrelid = c.oid and (a.attnum = any(k.columns) \
              or a.attnum > 0 and exists (select from pg_depend d where d.classid = 'pg_class'::regclass and d.objid = k.index \
                and d.refclassid = 'pg_class'::regclass and d.refobjid = c.oid and d.refobjsubid = a.attnum)) \
@@ -424,10 +437,10 @@ async fn read_constraints(
            union all select i.relname, '{{}}', x.indexrelid from pg_index x join pg_class i on i.oid = x.indexrelid \
              where x.indrelid = c.oid and x.indisunique \
              and not exists (select from pg_constraint s where s.conindid = x.indexrelid and s.contype in ('p', 'u', 'x'))) k \
-         union all select a.attrelid::int8, n.nspname, t.typname, null, array_agg(a.attname::text order by a.attnum) \
-           from pg_attribute a join pg_type t on t.oid = a.atttypid and t.typtype = 'd' \
-           join pg_namespace n on n.oid = t.typnamespace \
-           where a.attrelid::int8 = any($1) and a.attnum > 0 group by a.attrelid, n.nspname, t.typname"
+         union all select used.relation::int8, n.nspname, t.typname, null, array_agg(distinct a.attname::text order by a.attname::text) \
+           from used join pg_attribute a on a.attrelid = used.relation and a.attnum = used.number \
+           join pg_type t on t.oid = used.type and t.typtype = 'd' join pg_namespace n on n.oid = t.typnamespace \
+           group by used.relation, n.nspname, t.typname"
     );
     read_for_tables(connection, &sql, table_oids, tables, |table, row| {
         table.constraints.push(Constraint {

@@ -448,3 +448,33 @@ async fn a_refused_write_names_the_constraint_and_its_members() {
     );
     assert!(!answer.body.contains("hinted"), "{}", answer.body);
 }
+
+/// A value within a composite type was told as that of another column with the same domain.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_domain_within_a_type_is_told_as_its_own_column() {
+    let larder = TestService::start(
+        "create domain em as text constraint em_check check (value ~ '@'); create domain n as int constraint n_check check (value > 0);
+         create type contact as (a n, e em);
+         create table person (id int primary key, email em, c contact, cs contact[]);
+         create table place (id int primary key, kind text, cs contact[])",
+        "[[resource]]\nname = 'person'\ntable = 'person'\n[[resource]]\nname = 'place'\ntable = 'place'",
+    )
+    .await;
+    for wrong in [
+        json!({"c": {"a": 1, "e": "zz"}}),
+        json!({"cs": [{"a": 1, "e": "zz"}]}),
+    ] {
+        let mut document = wrong.clone();
+        document["id"] = json!(1);
+        document["email"] = json!("a@b");
+        let answer = larder.post("/person", &document).await;
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert!(answer.body.contains("em_check"), "{}", answer.body);
+        assert!(!answer.body.contains("/email"), "{}", answer.body);
+    }
+    let document = json!({"id": 1, "kind": "k", "cs": [{"a": 0}]});
+    let answer = larder.post("/place", &document).await;
+    let error = &answer.json()["errors"][0];
+    assert_eq!(error["pointer"], "/cs", "{}", answer.body);
+    assert_eq!(error["constraint"], "n_check");
+}

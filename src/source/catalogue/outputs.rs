@@ -10,7 +10,7 @@ use crate::source::SourceError;
 use crate::source::catalogue::condition_tree::{
     ConditionTree, ROW_ONLY_IF_IMMUTABLE, find_dependences,
 };
-use crate::source::catalogue::{oid, read_for_tables};
+use crate::source::catalogue::{USED_TYPES_SQL, oid, read_for_tables};
 
 /// Finds the columns of the tables `$1` with such a type, also inside domains, arrays, composite types and ranges.
 ///
@@ -26,15 +26,7 @@ use crate::source::catalogue::{oid, read_for_tables};
 /// Everything else that an output function reads is set by the session (`TimeZone`, `lc_monetary`) or part of the
 /// definition (the labels of an enum, the attributes of a composite type).
 const DEPENDENT_SQL: &str = "\
-    with recursive used (relation, number, type) as ( \
-      select a.attrelid, a.attnum, a.atttypid from pg_attribute a \
-        where a.attrelid::int8 = any($1) and a.attnum > 0 and not a.attisdropped \
-      union select u.relation, u.number, part.type from used u join pg_type t on t.oid = u.type cross join lateral ( \
-        select t.typbasetype as type union all select t.typelem \
-        union all select a.atttypid from pg_attribute a \
-          where t.typtype = 'c' and a.attrelid = t.typrelid and a.attnum > 0 and not a.attisdropped \
-        union all select r.rngsubtype from pg_range r where r.rngtypid = t.oid \
-        union all select r.rngtypid from pg_range r where r.rngmultitypid = t.oid) part where part.type <> 0) \
+    {used} \
     select u.relation::int8 as oid, a.attname::text as column, \
       case when o.prolang = (select oid from pg_language where lanname = 'internal') and o.prosrc ~ '^(reg[a-z]+|aclitem)out$' \
           then format('whose text depends on other rows than its own (type %s)', n.type) \
@@ -110,8 +102,8 @@ pub(super) async fn read_dependent_columns(
     table_oids: &[i64],
     tables: &mut HashMap<u32, Table>,
 ) -> Result<(), SourceError> {
-    let sql = DEPENDENT_SQL;
-    read_for_tables(connection, sql, table_oids, tables, |table, row| {
+    let sql = DEPENDENT_SQL.replace("{used}", &format!("with recursive {USED_TYPES_SQL}"));
+    read_for_tables(connection, &sql, table_oids, tables, |table, row| {
         let name: &str = row.try_get("column")?;
         let mut columns = table.columns.iter_mut();
         if let Some(column) = columns.find(|column| column.name == name) {

@@ -37,6 +37,7 @@ impl Violation {
         };
         let mut violation = Self::default();
         for (number, level) in writable.levels.iter().enumerate() {
+            let mut is_of_all = true;
             let columns: Vec<&str> = match (error.column(), name) {
                 (Some(column), _)
                     if level
@@ -53,6 +54,8 @@ impl Violation {
                             && (known.name.is_none() || known.name.as_deref() == name)
                     });
                     let Some(found) = found else { continue };
+                    // Which of a domain's columns it was PostgreSQL does not say.
+                    is_of_all = found.name.is_some() || found.columns.len() == 1;
                     found.columns.iter().map(String::as_str).collect()
                 }
                 _ => continue,
@@ -66,6 +69,9 @@ impl Violation {
                 .extend(shown.map(|column| (number, column)));
             if violation.columns.len() == columns.len() {
                 violation.constraint = name.map(str::to_owned);
+            }
+            if !is_of_all {
+                violation.columns.clear();
             }
             break;
         }
