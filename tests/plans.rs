@@ -171,6 +171,27 @@ async fn a_filter_on_a_virtual_column_asks_for_an_index_on_its_expression() {
     .await;
 }
 
+/// PostgreSQL compares by the collation of the column. The advised index had that of the expression and never served, and each
+/// check advised one more.
+#[tokio::test]
+async fn an_index_on_a_virtual_column_has_the_collation_of_the_column() {
+    if version(&TestCluster::database().await.url).await < 180_000 {
+        return;
+    }
+    assert_mended(
+        "create table t (id int primary key, c text collate \"C\", d text, v text generated always as (upper(c)) virtual,
+           w text collate \"C\" generated always as (upper(d)) virtual, x text collate \"C\" generated always as (c || 'x') virtual);
+         insert into t (id, c, d) select g, 'c' || g, 'd' || g from generate_series(1, 5000) g; analyze",
+        "[[resource]]\nname = 't'\ntable = 't'\nfilters = ['v', 'w', 'x']\n",
+        &[
+            "missing-index public.t: create index concurrently \"t_v_id_idx\" on \"public\".\"t\" ((upper(c)) collate \"default\", \"id\");",
+            "missing-index public.t: create index concurrently \"t_w_id_idx\" on \"public\".\"t\" ((upper(d)) collate \"C\", \"id\");",
+            "missing-index public.t: create index concurrently \"t_x_id_idx\" on \"public\".\"t\" (((c || 'x'::text)), \"id\");",
+        ],
+    )
+    .await;
+}
+
 /// A temporal foreign key was left out, since no B-tree serves its period.
 #[tokio::test]
 async fn rows_that_refer_to_periods_need_an_index_on_the_other_columns() {

@@ -62,7 +62,7 @@ impl WantedIndex {
             let expression = table
                 .column(name)
                 .and_then(|column| column.expression.as_ref());
-            expression.map_or_else(|| identifier(name), |expression| format!("({expression})"))
+            expression.map_or_else(|| identifier(name), Clone::clone)
         });
         let first = columns.next().unwrap_or_default();
         let first = match self.operator_class {

@@ -58,7 +58,7 @@ pub struct ColumnShape {
     /// The type as which a B-tree compares its values, as PostgreSQL writes it: `text` for `varchar`, `inet` for `cidr`, the type
     /// below for a domain. `None` if it can be no column of a B-tree.
     pub compared_as: Option<String>,
-    /// SQL for its value, if it is a virtual generated column.
+    /// SQL for its value as the column of an index, if it is a virtual generated column.
     pub expression: Option<String>,
 }
 

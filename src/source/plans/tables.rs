@@ -28,6 +28,9 @@ from family join pg_class c on c.oid = family.oid join pg_namespace n on n.oid =
 /// The provider of a collation decides how texts are ordered, not `lc_collate` alone: PostgreSQL's own one (17) by bytes, ICU never.
 /// A database has a provider since PostgreSQL 15.
 ///
+/// PostgreSQL 18 gives the expression of a virtual column the column's collation, which the node tree of most names first if it is
+/// theirs already.
+///
 /// A type without an operator class of its own has that of the type that it may be taken for (PostgreSQL: `GetDefaultOpClass`).
 const COLUMNS_SQL: &str = "\
 with recursive base (type, oid, below, kind) as ( \
@@ -45,7 +48,9 @@ select a.attrelid::int8 as oid, a.attname::text as name, b.typname::text as base
   a.attcollation = 0 or case coalesce(nullif(l.collprovider::text, 'd'), to_jsonb(d) ->> 'datlocprovider', 'c') when 'b' then true \
     when 'c' then coalesce(case when l.collprovider = 'd' then d.datcollate else l.collcollate end in ('C', 'POSIX'), false) \
     else false end as byte_order, \
-  case a.attgenerated when 'v' then pg_get_expr(f.adbin, f.adrelid) end as expression, \
+  case a.attgenerated when 'v' then format('(%s)', pg_get_expr(f.adbin, f.adrelid)) || coalesce(' collate ' \
+    || nullif(a.attcollation, substring(f.adbin::text from '^{[A-Z]+ (?::[a-z_]+ [^ :{}()]+ )*?:(?!input)[a-z_]*collid (\\d+)')::oid)::regcollation::text, \
+    '') end as expression, \
   (select format_type(case when o.opcintype in ('anyenum'::regtype, 'anyarray'::regtype, 'anyrange'::regtype) then b.oid else o.opcintype end, null) \
     from ordered o where o.opcintype = b.oid or o.opcintype = 'anyenum'::regtype and b.typtype = 'e' \
       or o.opcintype = 'anyrange'::regtype and b.typtype = 'r' \
@@ -81,7 +86,7 @@ select x.indrelid::int8 as oid, i.relname::text as name, m.amname::text as metho
 from pg_index x join pg_class i on i.oid = x.indexrelid join pg_am m on m.oid = i.relam \
   left join lateral (select g.attnum as number from pg_attribute g join pg_attrdef f on f.adrelid = g.attrelid and f.adnum = g.attnum \
     where g.attrelid = x.indrelid and g.attgenerated = 'v' and pg_get_expr(f.adbin, f.adrelid) = pg_get_expr(x.indexprs, x.indrelid) \
-    order by g.attnum limit 1) v on true \
+    order by g.attcollation = any(x.indcollation::oid[]) desc, g.attnum limit 1) v on true \
 where x.indrelid = any($1::int8[]::oid[]) order by x.indrelid, i.relname";
 
 const NAMES_SQL: &str = "\
