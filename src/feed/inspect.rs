@@ -14,7 +14,7 @@ use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
-use crate::source::rights::{Right, lacking, unnamed_types};
+use crate::source::rights::{Right, lacking_of, types_of_filters};
 
 /// A database as the configuration sees it, in one snapshot.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Inspected {
     pub not_installed: Vec<Lack>,
     /// Privileges that larder's role lacks, and those that the role of requests lacks if it is another one.
     pub not_allowed: Vec<Lack>,
-    /// Privileges that larder's role lacks, and that only some conditions need.
+    /// Privileges that larder's role lacks, and that only indexes of filters need.
     pub not_needed: Vec<Lack>,
 }
 
@@ -62,19 +62,17 @@ pub async fn inspect(
         .await?;
     let fitting = inspection.fitting();
     let needed = rights(&fitting, config.answers);
-    let lacked = lacking(connection, &role, needed).await?;
+    let lacked = lacking_of(connection, &role, needed, &fitting).await?;
     let mut lacks = not_allowed(lacked, &role, "");
     if let Some(requesting) = requesting.filter(|requesting| *requesting != role) {
         let needed = request_rights(&fitting, config.answers);
-        let lacked = lacking(connection, requesting, needed).await?;
+        let lacked = lacking_of(connection, requesting, needed, &fitting).await?;
         lacks.extend(not_allowed(lacked, requesting, " (over database.url)"));
     }
-    let unnamed = unnamed_types(connection, &role, &fitting)
-        .await?
-        .into_iter();
-    let not_needed = unnamed.map(|right| Lack {
+    let unused = types_of_filters(connection, &role, &fitting).await?;
+    let not_needed = unused.into_iter().map(|right| Lack {
         reason: format!(
-            "larder's role {role} lacks {}, which nothing needs but a `where` with a constant of a type there, and the index of a filter by one",
+            "larder's role {role} lacks {}, which nothing needs but the index of a filter by a type there",
             right.privilege
         ),
         sql: right.sql(&role),

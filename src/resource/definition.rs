@@ -229,14 +229,6 @@ impl RowDefinition {
         let below = below.flat_map(|(table, row)| row.conditions(&table.value));
         own.chain(below).collect()
     }
-
-    /// Removes the conditions, at any depth.
-    pub fn remove_conditions(&mut self) {
-        self.condition = None;
-        let children = self.children.iter_mut().map(|child| &mut child.row);
-        let lookups = self.lookups.iter_mut().map(|lookup| &mut lookup.row);
-        children.chain(lookups).for_each(Self::remove_conditions);
-    }
 }
 
 /// One entry of `fields = { column = "name" }`, or of `fields = ["column"]`.

@@ -238,19 +238,42 @@ pub(crate) async fn lacking(
     Ok(lacking.map(|(right, _)| right).collect())
 }
 
-/// Usage of the schemas whose types the columns of `resources` have, as far as `role` lacks it. Statements do not name these
-/// types, but PostgreSQL's form of a condition that has a constant of one does.
-pub(crate) async fn unnamed_types(
+/// Those of `rights` that `role` lacks, and usage of the schemas whose types the conditions of `resources` name. Statements name
+/// no type of a column, but PostgreSQL's form of a condition that has a constant of one does.
+pub(crate) async fn lacking_of(
+    connection: &mut PgConnection,
+    role: &str,
+    mut rights: Vec<Right>,
+    resources: &[&Resource],
+) -> Result<Vec<Right>, SourceError> {
+    let rows = resources.iter().flat_map(|resource| resource.rows());
+    let conditions = rows.filter_map(|row| Some(row.condition.as_ref()?.sql("r")));
+    let schemas: Vec<String> = sqlx::query_scalar(
+        "select n.nspname::text from pg_namespace n where exists (select from unnest($1::text[]) c (text) \
+         where position('::' || quote_ident(n.nspname) || '.' in c.text) > 0) order by 1",
+    )
+    .bind(conditions.collect::<Vec<String>>())
+    .persistent(false)
+    .fetch_all(&mut *connection)
+    .await?;
+    let named = schemas.iter().map(|schema| usage_on_schema(schema));
+    let named: Vec<Right> = named.filter(|right| !rights.contains(right)).collect();
+    rights.extend(named);
+    lacking(connection, role, rights).await
+}
+
+/// Usage of the schemas whose types the filters of `resources` have, as far as `role` lacks it. Without it filters work, but no
+/// index serves them.
+pub(crate) async fn types_of_filters(
     connection: &mut PgConnection,
     role: &str,
     resources: &[&Resource],
 ) -> Result<Vec<Right>, SourceError> {
-    let columns = resources
-        .iter()
-        .flat_map(|resource| resource.columns_read());
-    let (tables, names): (Vec<i64>, Vec<String>) = columns
-        .map(|(table, column)| (i64::from(table.oid), column.into_owned()))
-        .unzip();
+    let columns = resources.iter().flat_map(|resource| {
+        let filters = resource.filters.iter();
+        filters.map(|filter| (i64::from(resource.root.table.oid), filter.column.name()))
+    });
+    let (tables, names): (Vec<i64>, Vec<&str>) = columns.unzip();
     let schemas: Vec<String> = sqlx::query_scalar(
         "select distinct n.nspname::text from unnest($1::int8[], $2::text[]) u (oid, name) \
          join pg_attribute a on a.attrelid::int8 = u.oid and a.attname = u.name join pg_type t on t.oid = a.atttypid \

@@ -226,3 +226,57 @@ async fn serve_names_the_grants_on_schema_larder() {
     .await;
     assert_eq!(serving.terminate().await.code(), Some(0));
 }
+
+/// A column that only `where` uses, and a type that it has a constant of. Without the right on the column, `larder check` could
+/// not tell which columns the condition has.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_right_that_only_a_condition_needs_is_named() {
+    let url = TestCluster::database().await.url;
+    let sql = "create schema ty; create type ty.mood as enum ('sad', 'ok');
+        create table p (id int primary key, secret text, m ty.mood)";
+    execute(&url, sql).await;
+    let role = TestRole::create(&url).await;
+    let name = &role.name;
+    let config = |condition: &str| {
+        let resource =
+            "[[resource]]\nname = 'p'\ntable = 'p'\nwrite = []\nfields = ['id', 'm']\nwhere = ";
+        configured(&format!("install = 'manual'\n{resource}\"{condition}\""))
+    };
+    let (_, database) = url.rsplit_once('/').unwrap();
+    let grants = format!(
+        "revoke temporary on database \"{database}\" from public; grant create on database \"{database}\" to \"{name}\";
+         grant select (id, m) on p to \"{name}\""
+    );
+    execute(&url, &grants).await;
+    let hidden = config("secret is not null");
+    let constant = config("m <> 'sad'");
+    run(hidden.path(), Some(&url), &["install"]).await;
+    let usage = format!("grant usage on schema \"ty\" to \"{name}\"");
+    let said = async |path: &Path, args: &[&str]| {
+        let output = run(path, Some(&role.url), args).await;
+        String::from_utf8(output.stdout.clone()).unwrap() + &stderr(&output)
+    };
+    for args in [
+        &["install", "--print"][..],
+        &["check"],
+        &["check", "--format", "sql"],
+    ] {
+        let told = said(hidden.path(), args).await;
+        contains(&told, &["select (\"id\", \"m\", \"secret\") on"]);
+        assert!(!told.contains(&usage), "{args:?}: {told}");
+        contains(&said(constant.path(), args).await, &[&usage]);
+    }
+    execute(
+        &url,
+        &format!("grant temporary on database \"{database}\" to \"{name}\""),
+    )
+    .await;
+    let told = refused(constant.path(), &role.url, &["install", "--print"], 78).await;
+    contains(
+        &told,
+        &[
+            "a constant of a type in a schema",
+            &format!("grant usage on schema ty to {name}"),
+        ],
+    );
+}

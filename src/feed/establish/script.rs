@@ -11,7 +11,7 @@ use crate::feed::{FeedConfig, ddl};
 use crate::resource::definition::ResourceDefinition;
 use crate::source::SourceError;
 use crate::source::catalogue::conditions::read_grant;
-use crate::source::rights::{lacking, unnamed_types};
+use crate::source::rights::{lacking_of, types_of_filters};
 
 /// A script that installs what is missing, and grants what the connecting role needs.
 ///
@@ -22,19 +22,18 @@ pub(in crate::feed) async fn install_script(
     definitions: &[ResourceDefinition],
     config: &FeedConfig,
 ) -> Result<String, EstablishError> {
-    let mut definitions = definitions.to_vec();
     let mut has_condition = definitions.iter().map(|definition| &definition.row);
     let temporary = if has_condition.any(|row| !row.conditions("").is_empty()) {
         Some(read_grant(connection).await?)
     } else {
         None
     };
-    // Without the privilege PostgreSQL can't check conditions. What the script installs does not depend on them.
-    if temporary.as_ref().is_some_and(|grant| grant.is_missing) {
-        let definitions = definitions.iter_mut();
-        definitions.for_each(|definition| definition.row.remove_conditions());
-    }
-    let inspection = Inspection::read(connection, &definitions, config).await?;
+    // Without the privilege PostgreSQL can't check conditions, but only plan them.
+    let inspection = if temporary.as_ref().is_some_and(|grant| grant.is_missing) {
+        Inspection::read_only(connection, definitions, config).await?
+    } else {
+        Inspection::read(connection, definitions, config).await?
+    };
     require(&inspection.resources, |_| true)?;
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
@@ -57,17 +56,17 @@ pub(in crate::feed) async fn install_script(
         functions.map(|sql| sql + &need_sql(&inspection.logger_names(), config.retention));
     let tables = missing.triggers.tables.into_iter();
     let needed = script_rights(&inspection.fitting(), config.answers, is_created);
-    let lacking = lacking(connection, &role, needed).await?;
+    let lacking = lacking_of(connection, &role, needed, &inspection.fitting()).await?;
     let grants: String = lacking
         .iter()
         .map(|right| right.sql(&role) + "\n")
         .collect();
-    let unnamed = unnamed_types(connection, &role, &inspection.fitting()).await?;
-    let unnamed = unnamed.iter().map(|right| {
+    let unused = types_of_filters(connection, &role, &inspection.fitting()).await?;
+    let unused = unused.iter().map(|right| {
         let grant = right.sql(&role);
-        format!("-- Only for a `where` with a constant of a type there, and to filter by one with its index: {grant}\n")
+        format!("-- Only to filter by a type there with its index: {grant}\n")
     });
-    let unnamed: String = unnamed.collect();
+    let unused: String = unused.collect();
     let statements: Vec<String> = parts
         .chain(functions)
         .chain(tables.map(|triggers| triggers.sql))
@@ -78,5 +77,5 @@ pub(in crate::feed) async fn install_script(
                 .map(|grant| format!("{};\n", grant.sql)),
         )
         .collect();
-    Ok(ddl::script(&statements) + &unnamed)
+    Ok(ddl::script(&statements) + &unused)
 }

@@ -30,6 +30,12 @@ const GRANT_SQL: &str = "\
     select format('grant temporary on database %I to %I', current_database(), current_user) as grant, \
       not has_database_privilege(current_database(), 'temporary') as is_missing";
 
+/// The statements that let larder's role name those of the types `$1` that the condition `$2` names.
+const USAGE_SQL: &str = "\
+    select string_agg(distinct format('grant usage on schema %I to %I', n.nspname, current_user), '; ') \
+    from unnest($1::int8[]) w (oid) join pg_type t on t.oid::int8 = w.oid join pg_namespace n on n.oid = t.typnamespace \
+    where not has_schema_privilege(n.oid, 'usage') and position('::' || quote_ident(n.nspname) || '.' in $2) > 0";
+
 /// The columns of the table `$1`, as `create table` takes them. If larder's role may not name all their types, they come from a
 /// row of the table that is null.
 const COLUMNS_SQL: &str = "\
@@ -206,20 +212,29 @@ async fn plan_condition(
     // A comment ends with its line.
     let filter = format!("({text}\n)");
     let of_table = format!("explain select from {table} where {filter}");
-    match run(connection, &of_table).await {
-        // Without rights on the table, or while it is locked, nothing can be said of it.
-        Err(SourceError::Refused { code, .. })
-            if [INSUFFICIENT_PRIVILEGE, LOCK_NOT_AVAILABLE].contains(&code.as_str()) =>
-        {
+    let refused_by = |error: &SourceError, codes: &[&str]| matches!(error, SourceError::Refused { code, .. } if codes.contains(&code.as_str()));
+    let mut attempt = connection.begin().await?;
+    let planned = run(&mut attempt, &of_table).await;
+    attempt.rollback().await?;
+    match planned {
+        // While the table is locked, nothing can be said of it; without rights on it only which columns it has.
+        Err(error) if refused_by(&error, &[LOCK_NOT_AVAILABLE]) => {
             return Ok(Condition::new(filter));
         }
+        Err(error) if refused_by(&error, &[INSUFFICIENT_PRIVILEGE]) => {}
         planned => planned?,
     }
     let of_row = format!(
         "explain (format json, verbose, costs off) select \
          from pg_catalog.jsonb_populate_record(null::{table}, '{{}}') as {CONDITIONAL_ROW} where {filter}"
     );
-    let explained = raw_sql(AssertSqlSafe(of_row)).fetch_one(connection).await?;
+    let explained = raw_sql(AssertSqlSafe(of_row)).fetch_one(connection).await;
+    let explained = match explained.map_err(SourceError::from) {
+        Err(error) if refused_by(&error, &[LOCK_NOT_AVAILABLE, INSUFFICIENT_PRIVILEGE]) => {
+            return Ok(Condition::new(filter));
+        }
+        explained => explained?,
+    };
     let explained = explained
         .try_get_raw(0)?
         .as_str()
@@ -250,6 +265,16 @@ async fn judge(
         return Err(Refusal::Mistake(format!(
             "the condition {why}; it may consist of the row's own columns, constants, and PostgreSQL's own immutable \
              functions and operators"
+        )));
+    }
+    let grants: Option<String> = sqlx::query_scalar(USAGE_SQL)
+        .bind(tree.types())
+        .bind(&stored)
+        .fetch_one(&mut *connection)
+        .await?;
+    if let Some(grants) = grants {
+        return Err(Refusal::Mistake(format!(
+            "the condition has a constant of a type in a schema that larder's role may not use; run: {grants}"
         )));
     }
     if let Some(object) = tree.find_unbound(connection).await? {
