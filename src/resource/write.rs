@@ -57,8 +57,7 @@ pub struct WriteSql {
     pub compare_read: WriteStatement,
     /// Delete rows of a level that are given, a statement for each level. They return the number of deleted rows.
     pub delete_rows: Vec<WriteStatement>,
-    /// Deletes the given rows of all levels, and returns their number, where rows may refer to rows of later levels and
-    /// there are no triggers.
+    /// Deletes the given rows of all levels, and returns their number, where rows may refer to rows of later levels.
     pub delete_given: Option<WriteStatement>,
     /// Search for rows of a level that are given, a statement for each level. They return the numbers of those that stand in
     /// the table, counted from 1, or null; with a condition also whether it hides them.
@@ -179,7 +178,8 @@ impl WriteSql {
                 .clone()
                 .map(|level| statements.delete_rows(level))
                 .collect(),
-            delete_given: (writable.has_forward_references() && !writable.has_triggers)
+            delete_given: writable
+                .has_forward_references()
                 .then(|| statements.delete_given()),
             standing_rows: levels
                 .clone()

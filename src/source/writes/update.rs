@@ -151,12 +151,16 @@ impl Transaction<'_> {
         mut gone: StoredRows,
     ) -> Result<KeysByLevel, Failure> {
         let writable = target.writable;
-        if self.delete_given(target, &gone).await? {
-            return Ok(KeysByLevel::new());
-        }
         let may_keep = writable.has_triggers && target.may_keep();
-        if may_keep && !gone.is_empty() {
+        let may_fail = writable.has_triggers && target.sql.delete_given.is_some();
+        if (may_keep || may_fail) && !gone.is_empty() {
             self.savepoint(SAVEPOINT).await?;
+        }
+        match self.delete_given(target, &gone).await {
+            Ok(true) => return Ok(KeysByLevel::new()),
+            // A trigger has kept a row, so that others refer to rows that are gone, or has changed another one.
+            _ if may_fail => self.savepoint(ROLLBACK_TO_SAVEPOINT).await?,
+            deleted => _ = deleted?,
         }
         let mut standing: KeysByLevel = BTreeMap::new();
         let mut hidden: KeysByLevel = BTreeMap::new();
