@@ -68,7 +68,6 @@ use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::FingerprintQuery;
 use crate::source::session::{Database, Identity};
 
 /// What happens to requests while the tiers are not fresh.
@@ -179,10 +178,6 @@ pub enum Event {
         resource: ResourceId,
         /// As it fits the database now.
         definition: Arc<Resource>,
-        /// Of what its freshness depends on.
-        fingerprint: String,
-        /// How the fingerprint is read again, by requests; `None` in tests without PostgreSQL.
-        query: Option<FingerprintQuery>,
     },
     /// What the resource's freshness depends on has changed, so all its entries are invalid.
     Distrusted {

@@ -16,6 +16,7 @@ pub mod definition;
 pub mod document;
 pub mod filter;
 pub mod find;
+pub mod fingerprint;
 pub mod kept;
 pub mod key;
 pub mod link;
@@ -46,6 +47,7 @@ use crate::resource::condition::Condition;
 use crate::resource::definition::{Place, Tiers};
 use crate::resource::document::{DocumentTemplate, Scalar};
 use crate::resource::filter::Filter;
+use crate::resource::fingerprint::Fingerprint;
 use crate::resource::kept::KeptColumns;
 use crate::resource::key::{KeyColumn, KeyShape};
 use crate::resource::proof::ProvedSql;
@@ -99,6 +101,9 @@ pub struct Resource {
     /// If no tier keeps its documents, the reason: row security of a table that they show depends on more than the
     /// rows, or larder's triggers on such a table are missing.
     pub uncached: Option<String>,
+    /// What the definition depends on in the catalogue, to be compared with the database; `None` until the feed knows it,
+    /// and in tests without PostgreSQL.
+    pub fingerprint: Option<Arc<Fingerprint>>,
     /// The tables of extensions whose rows the JSON of shown columns may depend on.
     pub type_tables: Vec<TableName>,
     /// What row security lets larder's role see of the tables that documents show; `None` if none of them has row

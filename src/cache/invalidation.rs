@@ -39,12 +39,8 @@ impl Cache {
             Event::Defined {
                 resource,
                 definition,
-                fingerprint,
-                query,
             } => {
-                let proof = &self.cached(resource).proof;
-                proof.define(&definition, &fingerprint, query);
-                self.define(resource, definition, &fingerprint);
+                self.define(resource, definition);
                 self.cached(resource).proof.note_defined();
             }
             Event::Distrusted { resource } => self.distrust(resource),
@@ -67,10 +63,14 @@ impl Cache {
     }
 
     /// Begins to use a definition that has been checked.
-    fn define(&self, resource: ResourceId, definition: Arc<Resource>, fingerprint: &str) {
+    fn define(&self, resource: ResourceId, definition: Arc<Resource>) {
         let cached = self.cached(resource);
         cached.prefix.store(definition.shape(), Ordering::SeqCst);
-        let former = std::mem::replace(&mut *lock(&cached.fingerprint), fingerprint.to_owned());
+        let fingerprint = definition.fingerprint.as_ref();
+        let fingerprint = fingerprint
+            .map(|known| known.text.clone())
+            .unwrap_or_default();
+        let former = std::mem::replace(&mut *lock(&cached.fingerprint), fingerprint.clone());
         if !former.is_empty() && former != fingerprint {
             let now = Boottime::now();
             cached.changed_at.store(now.0, Ordering::Relaxed);

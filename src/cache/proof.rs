@@ -5,37 +5,23 @@
 //! was done lately enough for it. One comparison at a time serves all requests that wait. Where the fingerprint differs,
 //! requests wait for the feed to find the new definition.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::cache::{Cache, Demand, LookupError, lock};
+use crate::cache::{Cache, Demand, LookupError};
 use crate::clock::Boottime;
-use crate::feed::definition::of_tables;
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
-use crate::source::loader::FingerprintQuery;
 
-/// When the definition of a resource was last compared by a request.
+/// How requests compare the definition of a resource with the database.
 pub(super) struct DefinitionProof {
-    /// A [`Boottime`]: the definition was that of the database after this moment.
-    compared_at: AtomicU64,
     /// Held while a request compares.
     comparing: tokio::sync::Mutex<()>,
-    /// The last definition; `None` in tests without PostgreSQL.
-    known: Mutex<Option<KnownDefinition>>,
     /// Changes with the definition.
     defined: watch::Sender<()>,
-}
-
-/// A definition with the fingerprint that belongs to it.
-#[derive(Clone)]
-struct KnownDefinition {
-    definition: Arc<Resource>,
-    fingerprint: String,
-    query: FingerprintQuery,
 }
 
 /// From when on a definition has to be that of the database.
@@ -50,25 +36,9 @@ enum Since {
 impl DefinitionProof {
     pub(super) fn new() -> Self {
         Self {
-            compared_at: AtomicU64::new(Boottime::NEVER.0),
             comparing: tokio::sync::Mutex::default(),
-            known: Mutex::default(),
             defined: watch::channel(()).0,
         }
-    }
-
-    /// A definition begins to be used.
-    pub(super) fn define(
-        &self,
-        definition: &Arc<Resource>,
-        fingerprint: &str,
-        query: Option<FingerprintQuery>,
-    ) {
-        *lock(&self.known) = query.map(|query| KnownDefinition {
-            definition: Arc::clone(definition),
-            fingerprint: fingerprint.to_owned(),
-            query,
-        });
     }
 
     /// The resource has another definition, or none any more.
@@ -108,7 +78,7 @@ impl Cache {
     /// # Errors
     /// [`SourceError::Altered`] if it is not, and the feed does not find the new one within `request_timeout`; the error
     /// of the comparison.
-    pub(super) async fn proven(
+    pub async fn proven(
         &self,
         resource: ResourceId,
         began: Boottime,
@@ -135,7 +105,8 @@ impl Cache {
     fn is_proven(&self, resource: ResourceId, definition: &Arc<Resource>, since: Since) -> bool {
         let cached = self.cached(resource);
         let (Since::Fresh(moment) | Since::Arrival(moment)) = since;
-        if cached.proof.compared_at.load(Ordering::SeqCst) >= moment.0 {
+        let fingerprint = definition.fingerprint.as_ref();
+        if fingerprint.is_some_and(|known| known.compared_at.load(Ordering::SeqCst) >= moment.0) {
             return true;
         }
         // A pass that finds another fingerprint distrusts the resource before it moves either.
@@ -164,44 +135,39 @@ impl Cache {
         let mut defined = proof.defined.subscribe();
         loop {
             defined.mark_unchanged();
-            let is_same = {
+            {
                 let _comparing = proof.comparing.lock().await;
                 let definition = self.resource(resource)?;
-                if self.is_proven(resource, &definition, since) {
+                if self.is_proven(resource, &definition, since)
+                    || self.is_same(resource, &definition, began).await?
+                {
                     return Ok(definition);
                 }
-                self.compare_fingerprint(resource, &definition, began)
-                    .await?
-            };
-            if !is_same {
-                // The sender lives as long as the cache.
-                let _closed = defined.changed().await;
             }
+            // Only the feed reads definitions, and its next pass would begin with the next poll.
+            let passes = self.strict_passes();
+            let _asked = passes.wait();
+            // The sender lives as long as the cache.
+            let _closed = defined.changed().await;
         }
     }
 
     /// Compares the fingerprint of `definition` with that of the database.
-    async fn compare_fingerprint(
+    async fn is_same(
         &self,
         resource: ResourceId,
         definition: &Arc<Resource>,
         began: Boottime,
     ) -> Result<bool, LookupError> {
-        let cached = self.cached(resource);
-        let now = Boottime::now();
-        let known = lock(&cached.proof.known).clone();
-        let is_same = match known {
-            None => true,
-            // A newer one.
-            Some(known) if !Arc::ptr_eq(&known.definition, definition) => false,
-            Some(known) => {
-                let reading = self.loader.fingerprint(definition, known.query);
-                let found = self.wait_within_limits(resource, began, reading).await??;
-                of_tables(&found) == of_tables(&known.fingerprint)
-            }
+        let Some(fingerprint) = &definition.fingerprint else {
+            return Ok(true);
         };
+        let now = Boottime::now();
+        let reading = self.loader.fingerprint(definition, fingerprint);
+        let found = self.wait_within_limits(resource, began, reading).await??;
+        let is_same = fingerprint.is_same(&found);
         if is_same {
-            cached.proof.compared_at.fetch_max(now.0, Ordering::SeqCst);
+            fingerprint.compared_at.fetch_max(now.0, Ordering::SeqCst);
         }
         Ok(is_same)
     }

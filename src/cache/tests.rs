@@ -104,8 +104,6 @@ async fn larder_is_ready_while_its_only_resource_is_checked_again() {
     let defined = || Event::Defined {
         resource: ITEMS,
         definition: Arc::new(named("items")),
-        fingerprint: String::new(),
-        query: None,
     };
     apply(Event::Reached(identity()));
     assert!(!apply(defined()));

@@ -20,16 +20,18 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
 
+use crate::clock::Boottime;
 use crate::feed::schema::TABLES;
 use crate::resource::ResourceId;
+use crate::resource::fingerprint::Fingerprint;
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::STATE_SQL;
 use crate::source::SourceError;
-use crate::source::loader::FingerprintQuery;
 
 /// The tables that the freshness of each resource depends on, as parallel lists for SQL.
 #[derive(Clone, Debug, Default)]
@@ -47,23 +49,38 @@ where l.locktype = 'relation' and l.mode = 'AccessExclusiveLock' \
   and l.database = (select oid from pg_database where datname = current_database())";
 
 impl WatchedTables {
-    /// How the fingerprint of each resource is read again over other connections.
-    pub(super) fn queries(&self) -> BTreeMap<ResourceId, FingerprintQuery> {
+    /// The `fingerprints`, with how each is read again over other connections. `types` are those of columns, each after
+    /// its table; `None` while schema larder can't be used.
+    pub(super) fn readable(
+        &self,
+        fingerprints: &Fingerprints,
+        types: Option<&[(i64, i64)]>,
+    ) -> BTreeMap<ResourceId, Fingerprint> {
         let sql = Arc::new(fingerprint_sql());
-        let mut queries = BTreeMap::new();
+        let texts = fingerprints.iter().map(|(resource, text)| {
+            let fingerprint = Fingerprint {
+                text: text.clone(),
+                sql: Arc::clone(&sql),
+                oids: Vec::new(),
+                named: Vec::new(),
+                plan_mark_sql: None,
+                compared_at: AtomicU64::new(Boottime::NEVER.0),
+            };
+            (*resource, fingerprint)
+        });
+        let mut readable: BTreeMap<ResourceId, Fingerprint> = texts.collect();
         let tables = self.oids.iter().zip(&self.named);
         for (resource, (oid, is_named)) in self.resources.iter().zip(tables) {
-            if let Ok(resource) = ResourceId::try_from(*resource) {
-                let query = queries.entry(resource).or_insert_with(|| FingerprintQuery {
-                    sql: Arc::clone(&sql),
-                    oids: Vec::new(),
-                    named: Vec::new(),
-                });
-                query.oids.push(*oid);
-                query.named.push(*is_named);
+            let resource = ResourceId::try_from(*resource).ok();
+            if let Some(known) = resource.and_then(|resource| readable.get_mut(&resource)) {
+                known.oids.push(*oid);
+                known.named.push(*is_named);
             }
         }
-        queries
+        for known in readable.values_mut() {
+            known.plan_mark_sql = types.map(|types| resource_mark_sql(&known.oids, types));
+        }
+        readable
     }
 
     /// The resources that can't be read at the moment, since one of their tables is locked.
@@ -89,7 +106,7 @@ impl WatchedTables {
 /// without an order; since each line contains an oid and a transaction number, no two lines are equal. What depends on
 /// larder's role follows, if a table has row security: after a slash a hash of the settings of role and database, and
 /// after a space what row security lets the role see, as [`STATE_SQL`] gives it, to be compared with the state in which
-/// the resource was checked. [`of_tables`] is the rest.
+/// the resource was checked. [`Fingerprint::of_tables`] is the rest.
 ///
 /// - Schemas are included by name, since the statements of documents and passes name them, and renaming a schema
 ///   changes no table; and by oid and transaction number, since two schemas may exchange their names and change them
@@ -168,11 +185,13 @@ from used u join pg_type t on t.oid = u.type cross join lateral ( \
 
 /// The oids of [`Remainder`], for the tables in `$1`.
 const REMAINDER_OIDS_SQL: &str = "\
-with recursive used (type) as ( \
-  select a.atttypid from pg_attribute a where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
-  union select n.type {parts}) \
+with recursive used (oid, type) as ( \
+  select a.attrelid, a.atttypid from pg_attribute a \
+    where a.attrelid = any($1::int8[]::oid[]) and a.attnum > 0 and a.atttypid >= 16384 \
+  union select u.oid, n.type {parts}) \
 select \
-  array(select type::int8 from used) as types, \
+  array(select oid::int8 from used order by oid, type) as tables, \
+  array(select type::int8 from used order by oid, type) as types, \
   array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
 
 /// The part of the remainder that concerns types, as an expression.
@@ -215,6 +234,8 @@ pub(super) struct Remainder {
 pub(super) struct Definitions {
     pub(super) watched: WatchedTables,
     pub(super) remainder: Remainder,
+    /// The types of columns that are not PostgreSQL's own, each after its table.
+    pub(super) types: Vec<(i64, i64)>,
     plan_mark_sql: String,
 }
 
@@ -230,8 +251,10 @@ impl Definitions {
         .bind(&watched.oids)
         .fetch_one(&mut *connection)
         .await?;
+        let (tables, types): (Vec<i64>, Vec<i64>) = (row.try_get("tables")?, row.try_get("types")?);
+        let types: Vec<(i64, i64)> = tables.into_iter().zip(types).collect();
         let remainder = Remainder {
-            types: row.try_get("types")?,
+            types: types_of(&types, |_| true),
             row_security_tables: row.try_get("guarded")?,
         };
         let own: Vec<i64> = sqlx::query_scalar(
@@ -251,15 +274,10 @@ impl Definitions {
         let mut oids: Vec<i64> = watched.oids.iter().copied().chain(own).collect();
         oids.sort_unstable();
         oids.dedup();
-        let tables: Vec<String> = oids
-            .iter()
-            .map(|oid| format!("'{oid}'::regclass"))
-            .collect();
-        // A table that is named by its oid is neither locked nor opened, and may be renamed. The trigger functions are
-        // never called, but the plan depends on them.
+        // The trigger functions are never called, but the plan depends on them.
         let plan_mark_sql = format!(
-            "select larder.plan_mark()::text, array[{}]::regclass[] is null, case when false then {} end",
-            tables.join(", "),
+            "{}, case when false then {} end",
+            plan_mark_sql("''", &oids),
             if functions.is_empty() {
                 "false".to_owned()
             } else {
@@ -269,6 +287,7 @@ impl Definitions {
         Ok(Self {
             watched,
             remainder,
+            types,
             plan_mark_sql,
         })
     }
@@ -314,6 +333,35 @@ pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
         .replace("{state}", STATE_SQL)
 }
 
+/// A statement for a plan mark that depends on the tables with these `oids`, with the value of the expression `remainder`.
+fn plan_mark_sql(remainder: &str, oids: &[i64]) -> String {
+    let tables: Vec<String> = oids
+        .iter()
+        .map(|oid| format!("'{oid}'::regclass"))
+        .collect();
+    // A table that is named by its oid is neither locked nor opened, and may be renamed.
+    format!(
+        "select larder.plan_mark()::text || {remainder}, array[{}]::regclass[] is null",
+        tables.join(", ")
+    )
+}
+
+/// The plan mark of one resource with these tables: see [`Fingerprint::plan_mark_sql`].
+fn resource_mark_sql(oids: &[i64], types: &[(i64, i64)]) -> String {
+    let remainder = Remainder {
+        types: types_of(types, |table| oids.contains(&table)),
+        row_security_tables: Vec::new(),
+    };
+    plan_mark_sql(&remainder.sql(), oids)
+}
+
+/// The types of these tables.
+fn types_of(types: &[(i64, i64)], is_table: impl Fn(i64) -> bool) -> Vec<i64> {
+    let of_tables = types.iter().filter(|(table, _)| is_table(*table));
+    let types: BTreeSet<i64> = of_tables.map(|(_, of)| *of).collect();
+    types.into_iter().collect()
+}
+
 impl Remainder {
     /// An expression for a text that differs if anything of it has changed. For most databases it is a constant.
     pub(super) fn sql(&self) -> String {
@@ -337,12 +385,7 @@ impl Remainder {
     }
 }
 
-/// The part of a fingerprint that does not depend on the role that reads it.
-pub fn of_tables(fingerprint: &str) -> &str {
-    fingerprint.split(['/', ' ']).next().unwrap_or_default()
-}
-
-/// SQL for the fingerprint of one resource: see [`FingerprintQuery`].
+/// SQL for the fingerprint of one resource: see [`Fingerprint`].
 fn fingerprint_sql() -> ProvedSql {
     let resources = "array_fill(0, array[cardinality($1::int8[])])";
     let fingerprints = fingerprints_sql([resources, "$1", "$2"]);

@@ -117,6 +117,7 @@ impl<'a> Resolver<'a> {
             place: definition.name.place.clone(),
             tiers: definition.tiers,
             uncached: shown.iter().find_map(|table| table.uncached.clone()),
+            fingerprint: None,
             type_tables: self.type_tables(&root),
             documents_sql: documents_sql(&key, &root, &kept, None),
             checked_sql: row_security

@@ -39,6 +39,7 @@ pub(crate) fn named(name: &str) -> Resource {
             disk: true,
         },
         uncached: None,
+        fingerprint: None,
         type_tables: Vec::new(),
         row_security: None,
         key: KeyShape {

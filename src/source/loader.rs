@@ -40,7 +40,7 @@ use crate::source::connections::{Connections, Purpose};
 pub use crate::source::loader::access::Access;
 use crate::source::loader::access::AccessChecks;
 use crate::source::loader::connection::TIMEOUT_MARGIN;
-pub use crate::source::loader::fingerprint::FingerprintQuery;
+pub(in crate::source) use crate::source::loader::fingerprint::read_fingerprint;
 use crate::source::loader::limits::ReadLimits;
 use crate::source::loader::queue::{Batch, LoadQueue, RecentLengths, share};
 use crate::source::loader::slow::LoadLog;

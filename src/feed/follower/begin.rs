@@ -8,7 +8,7 @@ use sqlx::postgres::PgConnection;
 use crate::feed::Event;
 use crate::feed::change_log::query::PassQuery;
 use crate::feed::ddl::LOCK_PAUSE_MAX;
-use crate::feed::definition::Definitions;
+use crate::feed::definition::{Definitions, Fingerprints};
 use crate::feed::establish::inspection::CheckedResource;
 use crate::feed::establish::{
     Delay, EstablishError, EstablishOptions, EstablishOutcome, Established, check_fit, establish,
@@ -236,7 +236,7 @@ impl<F: FnMut(Event)> Feed<F> {
             reason,
             ..
         } = delay;
-        let mut queries = watched.queries();
+        let mut readable = watched.readable(&fingerprints, None);
         for (id, resource) in ResourceId::in_order().zip(&resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             let is_known = fingerprint.is_some_and(|known| self.delayed.contains(known));
@@ -247,13 +247,10 @@ impl<F: FnMut(Event)> Feed<F> {
                 definition.uncached = Some(reason.clone());
                 // The check of row security needs schema larder.
                 definition.checked_sql = None;
+                definition.fingerprint = readable.remove(&id).map(Arc::new);
                 (self.on_event)(Event::Defined {
                     resource: id,
                     definition: Arc::new(definition),
-                    fingerprint: fingerprint
-                        .map(|(_, text)| text.clone())
-                        .unwrap_or_default(),
-                    query: queries.remove(&id),
                 });
             }
         }
@@ -289,12 +286,14 @@ impl<F: FnMut(Event)> Feed<F> {
     fn define(
         &mut self,
         resources: &[CheckedResource],
-        fingerprints: &[(ResourceId, String)],
+        fingerprints: &Fingerprints,
         definitions: &Definitions,
         is_unchanged: bool,
         may_fit_soon: bool,
     ) {
-        let mut queries = definitions.watched.queries();
+        let mut readable = definitions
+            .watched
+            .readable(fingerprints, Some(&definitions.types));
         for (id, resource) in ResourceId::in_order().zip(resources) {
             let fingerprint = fingerprints.iter().find(|(resource, _)| *resource == id);
             match (resource, fingerprint) {
@@ -302,15 +301,15 @@ impl<F: FnMut(Event)> Feed<F> {
                     if is_unchanged
                         && self.fingerprints.contains(known)
                         && !self.unfit.contains_key(&id) => {}
-                (Ok(definition), Some((_, fingerprint))) => {
+                (Ok(definition), Some(_)) => {
                     self.unfit.remove(&id);
                     self.defined.insert(id);
                     self.log_changes(id, definition);
+                    let mut definition = Resource::clone(definition);
+                    definition.fingerprint = readable.remove(&id).map(Arc::new);
                     (self.on_event)(Event::Defined {
                         resource: id,
-                        definition: Arc::clone(definition),
-                        fingerprint: fingerprint.clone(),
-                        query: queries.remove(&id),
+                        definition: Arc::new(definition),
                     });
                 }
                 (Ok(_), None) => {

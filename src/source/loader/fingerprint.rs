@@ -6,26 +6,15 @@ use std::sync::Arc;
 use sqlx::{AssertSqlSafe, Row};
 
 use crate::resource::Resource;
-use crate::resource::proof::ProvedSql;
+use crate::resource::fingerprint::Fingerprint;
 use crate::source::SourceError;
 use crate::source::loader::connection::LoaderStatement;
 use crate::source::loader::limits::LimitedRead;
 use crate::source::loader::{Loader, Shared};
 use crate::source::session::Session;
 
-/// How the fingerprint of a resource is read.
-#[derive(Clone, Debug)]
-pub struct FingerprintQuery {
-    /// Returns one row with the proof and the column `fingerprint`. Its parameters are the two lists.
-    pub sql: Arc<ProvedSql>,
-    /// The tables that the resource depends on.
-    pub oids: Vec<i64>,
-    /// Whether the resource's SQL names the table.
-    pub named: Vec<bool>,
-}
-
 impl Loader {
-    /// Reads the fingerprint of `resource`.
+    /// Reads the `fingerprint` of `resource` as the database has it now.
     ///
     /// Cancel safe: the statement runs in a task of its own, which no request cancels.
     /// # Errors
@@ -33,14 +22,14 @@ impl Loader {
     pub async fn fingerprint(
         &self,
         resource: &Resource,
-        query: FingerprintQuery,
+        fingerprint: &Arc<Fingerprint>,
     ) -> Result<String, SourceError> {
         let place = self.shared.fingerprints.place(resource)?;
-        self.run_limited(place, query).await
+        self.run_limited(place, Arc::clone(fingerprint)).await
     }
 }
 
-impl LimitedRead for FingerprintQuery {
+impl LimitedRead for Arc<Fingerprint> {
     type Found = String;
 
     async fn read(&self, shared: &Shared) -> Result<String, SourceError> {
@@ -51,20 +40,30 @@ impl LimitedRead for FingerprintQuery {
 }
 
 /// The statement, and whether it stays prepared.
-struct FingerprintStatement<'q>(&'q FingerprintQuery, bool);
+struct FingerprintStatement<'f>(&'f Fingerprint, bool);
 
 impl LoaderStatement for FingerprintStatement<'_> {
     type Found = String;
 
     async fn run(&self, session: &mut Session) -> Result<String, SourceError> {
-        let Self(FingerprintQuery { sql, oids, named }, persistent) = *self;
-        let query = sqlx::query(AssertSqlSafe(sql.as_str()))
-            .bind(oids)
-            .bind(named)
-            .persistent(persistent);
-        let rows = session.fetch_checked(query, sql.proof()).await?;
-        let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
-        let fingerprint: Option<String> = row.try_get("fingerprint")?;
-        Ok(fingerprint.unwrap_or_default())
+        read_fingerprint(session, self.0, self.1).await
     }
+}
+
+/// Reads a fingerprint as the database has it now.
+pub(in crate::source) async fn read_fingerprint(
+    session: &mut Session,
+    Fingerprint {
+        sql, oids, named, ..
+    }: &Fingerprint,
+    persistent: bool,
+) -> Result<String, SourceError> {
+    let query = sqlx::query(AssertSqlSafe(sql.as_str()))
+        .bind(oids)
+        .bind(named)
+        .persistent(persistent);
+    let rows = session.fetch_checked(query, sql.proof()).await?;
+    let row = rows.first().ok_or(sqlx::Error::RowNotFound)?;
+    let fingerprint: Option<String> = row.try_get("fingerprint")?;
+    Ok(fingerprint.unwrap_or_default())
 }

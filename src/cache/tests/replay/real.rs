@@ -211,8 +211,6 @@ impl Run {
         cache.apply_event(Event::Defined {
             resource: ITEMS,
             definition: Arc::new(named("items")),
-            fingerprint: "f".into(),
-            query: None,
         });
         self.epoch = resumes.unwrap_or_else(|| cache.versions.epoch(ITEMS));
     }
