@@ -95,6 +95,18 @@ impl Documents {
         self.cache.definition(id, demand).await
     }
 
+    /// The definition that the database has had since this call, for a request that `began` earlier.
+    ///
+    /// # Errors
+    /// See [`LookupError`].
+    pub async fn compared(
+        &self,
+        id: ResourceId,
+        began: Boottime,
+    ) -> Result<Arc<Resource>, LookupError> {
+        self.cache.proven(id, began, Some(Boottime::now())).await
+    }
+
     /// The document called `name`, if memory has it in the `scope` and is fresh at the time `now`.
     #[inline]
     pub fn try_memory(

@@ -1,5 +1,6 @@
 //! Documents written over HTTP, and what PostgreSQL and later readers see of them.
 
+mod altered;
 mod bodies;
 mod bulk;
 mod circular;

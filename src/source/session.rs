@@ -68,6 +68,19 @@ pub struct Session {
     process: Option<i32>,
     /// With `pooler = true`, the server processes whose settings were checked in a transaction of this connection.
     checked: Vec<i32>,
+    /// The plan marks that writes read over it, the oldest first.
+    pub(in crate::source) plan_marks: Vec<PlanMark>,
+}
+
+/// A prepared statement whose value changes once a definition may have changed.
+#[derive(Debug)]
+pub(in crate::source) struct PlanMark {
+    /// The part of the definition's fingerprint that does not depend on the role.
+    pub(in crate::source) fingerprint: String,
+    /// The name of the statement.
+    pub(in crate::source) statement: String,
+    /// Its value when the definition was compared last; empty before.
+    pub(in crate::source) value: String,
 }
 
 /// What a transaction may do.
@@ -85,6 +98,7 @@ impl Session {
             connection,
             process,
             checked: Vec::new(),
+            plan_marks: Vec::new(),
         }
     }
 

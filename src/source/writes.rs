@@ -9,6 +9,7 @@
 
 mod actions;
 mod bulk;
+mod definition;
 mod differences;
 mod equal_keys;
 mod error;

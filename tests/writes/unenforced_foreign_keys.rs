@@ -76,13 +76,6 @@ async fn a_patch_keeps_rows_that_are_added_past_disabled_triggers_after_its_read
     patch_beside_an_insert(UNENFORCED, "").await;
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_patch_keeps_rows_that_are_added_without_a_foreign_key_after_its_read() {
-    let drop = "alter table emp drop constraint emp_deptno_fkey; \
-        alter table skill drop constraint skill_empno_fkey";
-    patch_beside_an_insert(drop, "").await;
-}
-
 /// 983 of 4,373 such rows were once deleted.
 #[tokio::test(flavor = "multi_thread")]
 async fn patches_of_the_name_alone_delete_nothing() {

@@ -19,6 +19,7 @@ use http_body_util::BodyExt;
 use serde::Serialize;
 use tokio::time::timeout;
 
+use crate::clock::Boottime;
 use crate::documents::lookups::Window;
 use crate::documents::{Documents, Scope};
 use crate::http::answers::{AnswersMemory, Reservation};
@@ -30,10 +31,11 @@ use crate::http::headers::{
 };
 use crate::http::internal_error::{log, request_id};
 use crate::http::problem::{Problem, ProblemBody};
-use crate::http::request::{Request, document_path};
+use crate::http::request::{Request, TargetPart, document_path};
 use crate::http::work::Waiting;
 use crate::http::write::WriteScopes;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
+use crate::http::write::document::check_writable;
 use crate::resource::body::{Framing, is_space};
 use crate::resource::{Resource, ResourceId};
 use crate::server::{ClientCounts, ClientPlace};
@@ -105,7 +107,7 @@ pub(super) struct BulkWrite<'b> {
 impl BulkWrite<'_> {
     /// Inserts the documents of `body`.
     pub(super) async fn insert(
-        self,
+        mut self,
         framing: Framing,
         body: Body,
     ) -> Result<Response<Body>, Problem> {
@@ -113,13 +115,17 @@ impl BulkWrite<'_> {
             let why = "Idempotency-Key can't be used with many documents";
             return Err(Problem::bad_request(why));
         }
-        let scopes = WriteScopes::of(self.request, self.id, &self.resource);
-        Documents::check_writer(&scopes.writer, true)?;
+        let began = Boottime::now();
+        Documents::check_writer(&self.scopes().writer, true)?;
         let client_max = (self.documents.bulk_max() / CLIENTS).max(1);
         let place = self.clients.take(self.request.client(), client_max);
         let place = place.ok_or(Problem::BULK_WRITES_OF_CLIENT)?;
         let permit = self.documents.bulk_permit();
         let permit = permit.map_err(|_| Problem::BULK_WRITES_FULL)?;
+        // The body is not kept, so nothing can be repeated under another definition.
+        self.resource = self.documents.compared(self.id, began).await?;
+        check_writable(&self.resource, TargetPart::Collection)?;
+        let scopes = self.scopes();
         let bytes_max = self.documents.document_bytes_max();
         let waiting = Waiting {
             client: self.request.client(),
@@ -147,6 +153,10 @@ impl BulkWrite<'_> {
             .insert_all(reader, scopes, returned == Some(RETURN_REPRESENTATION))
             .await?;
         Ok(respond(inserted, returned))
+    }
+
+    fn scopes(&self) -> WriteScopes {
+        WriteScopes::of(self.request, self.id, &self.resource)
     }
 
     /// Inserts all documents in one transaction.

@@ -15,6 +15,7 @@ use crate::source::connections::UsedConnection;
 use crate::source::loader::{Loaded, Returned, read_documents};
 use crate::source::session::{Access, Database, Identity, verify_identity};
 use crate::source::token::Token;
+use crate::source::writes::definition::begin_compared;
 use crate::source::writes::error::{Failure, WriteError, write_failure};
 use crate::source::writes::inputs::{Inputs, bind_inputs};
 use crate::source::writes::locks::{LOCK_TIMEOUT, LOCKS_HELD_MAX, LockRetry, MINIMAL_LOCK_TIMEOUT};
@@ -195,40 +196,44 @@ impl<'t> Transaction<'t> {
         Ok(())
     }
 
-    /// Begins the transaction, and locks the tables of `target`.
+    /// Begins the transaction, locks the tables of `target`, and compares its definition with the database.
+    ///
+    /// # Errors
+    /// [`SourceError::Altered`] if the database has another definition.
     pub(super) async fn begin(&mut self, target: &WriteTarget<'_>) -> Result<(), Failure> {
-        let begun = self.begin_with(&target.sql.lock_tables).await;
+        let begun = self.begin_with(target, &target.sql.lock_tables).await;
         match begun {
             // Locking a table needs a privilege on the whole table, and larder's role may have one only on columns. If
             // it lacks more, the statements fail.
             Err(failure) if failure.error.is_forbidden() => {
                 self.roll_back().await?;
-                self.begin_with("").await
+                self.begin_with(target, "").await
             }
             begun => begun,
         }
     }
 
-    async fn begin_with(&mut self, lock_tables: &str) -> Result<(), Failure> {
-        let begin = if self.database.pooler() {
+    async fn begin_with(
+        &mut self,
+        target: &WriteTarget<'_>,
+        lock_tables: &str,
+    ) -> Result<(), Failure> {
+        let persistent = !self.database.pooler();
+        let begin = if persistent {
+            "begin isolation level read committed, read write; "
+        } else {
             self.database
                 .begin_pooled(&mut self.session, Access::Write)
                 .await?;
             verify_identity(&mut self.session.connection, &self.followed).await?;
             ""
-        } else {
-            "begin isolation level read committed, read write; "
         };
         self.locks_held_since = (self.lock_retry != LockRetry::Never).then(Instant::now);
         let sql = format!("{begin}{LOCK_TIMEOUT}{lock_tables}");
-        let begun = self.session.execute(&sql).await;
-        begun.map_err(|error| {
-            let failure = write_failure(error, None);
-            Failure {
-                error: failure.error.into_table_lock(),
-                ..failure
-            }
-        })
+        let fingerprint = target.resource.fingerprint.as_deref();
+        let missing = || SourceError::Unexpected("a write without a fingerprint".into());
+        let fingerprint = fingerprint.ok_or_else(missing)?;
+        begin_compared(&mut self.session, sql, fingerprint, persistent).await
     }
 
     /// Lets a transaction that has held locks for long wait for no further lock. Must be called before each statement
