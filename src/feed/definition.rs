@@ -157,10 +157,7 @@ l (oid, line) as ( \
     union all select u.oid, concat_ws(' ', 'm', a.attrelid, a.attnum, a.xmin) \
       from used u join pg_type t on t.oid = u.type join pg_attribute a on a.attrelid = t.typrelid and a.attnum > 0 \
     union all select x.oid, concat_ws(' ', 'd', d.objid, d.xmin) from ( \
-        select distinct u.oid, f.refobjid from used u join pg_type t on t.oid = u.type \
-          left join pg_cast j on j.castsource = t.oid and j.casttarget = 'json'::regtype cross join lateral ( \
-            select refobjid from pg_depend where classid = 'pg_proc'::regclass \
-              and objid = any(array[t.typoutput, j.castfunc]) and deptype = 'e' offset 0) f) x \
+        select distinct u.oid, f.refobjid {extensions}) x \
       cross join lateral (select objid, xmin from pg_depend where refclassid = 'pg_extension'::regclass \
         and refobjid = x.refobjid and classid = 'pg_class'::regclass and deptype = 'e' offset 0) d \
     union all select u.oid, concat_ws(' ', 'j', j.oid, j.xmin, f.xmin) from used u \
@@ -183,6 +180,13 @@ from used u join pg_type t on t.oid = u.type cross join lateral ( \
     union all select a.atttypid from pg_attribute a where a.attrelid = t.typrelid and a.attnum > 0) n \
     where n.type >= 16384";
 
+/// Joins the types `u` of `used` to the extensions `f` that show them: those whose tables `DEPENDENT_SQL` watches.
+const EXTENSIONS_SQL: &str = "\
+from used u join pg_type t on t.oid = u.type \
+    left join pg_cast j on j.castsource = t.oid and j.casttarget = 'json'::regtype cross join lateral ( \
+      select refobjid from pg_depend where classid = 'pg_proc'::regclass \
+        and objid = any(array[t.typoutput, j.castfunc]) and deptype = 'e' offset 0) f";
+
 /// The oids of [`Remainder`], for the tables in `$1`.
 const REMAINDER_OIDS_SQL: &str = "\
 with recursive used (oid, type) as ( \
@@ -192,6 +196,7 @@ with recursive used (oid, type) as ( \
 select \
   array(select oid::int8 from used order by oid, type) as tables, \
   array(select type::int8 from used order by oid, type) as types, \
+  array(select distinct f.refobjid::int8 {extensions}) as extensions, \
   array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
 
 /// The part of the remainder that concerns types, as an expression.
@@ -204,6 +209,12 @@ concat( \
     (select string_agg(concat_ws(' ', j.oid, j.xmin, f.xmin), ',' order by j.oid) \
       from pg_cast j left join pg_proc f on f.oid = j.castfunc \
       where j.castsource = any({types}::int8[]::oid[]) and j.casttarget = 'json'::regtype))";
+
+/// The part of the remainder that concerns the tables of extensions, as an expression.
+const EXTENSION_TABLES_SQL: &str = "\
+coalesce((select string_agg(concat_ws(' ', d.objid, d.xmin), ',' order by d.objid) from pg_depend d \
+    where d.refclassid = 'pg_extension'::regclass and d.refobjid = any({extensions}::int8[]::oid[]) \
+      and d.classid = 'pg_class'::regclass and d.deptype = 'e'), '')";
 
 /// The part of the remainder that concerns row security and larder's role, as an expression.
 const ROW_SECURITY_SQL: &str = "\
@@ -225,6 +236,8 @@ select setdatabase, setrole, setconfig, xmin as since from pg_db_role_setting \
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remainder {
     pub(super) types: Vec<i64>,
+    /// Extensions that show types.
+    pub(super) extensions: Vec<i64>,
     /// Tables with row security.
     pub(super) row_security_tables: Vec<i64>,
 }
@@ -246,7 +259,9 @@ impl Definitions {
         watched: WatchedTables,
     ) -> Result<Self, SourceError> {
         let row = sqlx::query(AssertSqlSafe(
-            REMAINDER_OIDS_SQL.replace("{parts}", PARTS_SQL),
+            REMAINDER_OIDS_SQL
+                .replace("{parts}", PARTS_SQL)
+                .replace("{extensions}", EXTENSIONS_SQL),
         ))
         .bind(&watched.oids)
         .fetch_one(&mut *connection)
@@ -255,6 +270,7 @@ impl Definitions {
         let types: Vec<(i64, i64)> = tables.into_iter().zip(types).collect();
         let remainder = Remainder {
             types: types_of(&types, |_| true),
+            extensions: row.try_get("extensions")?,
             row_security_tables: row.try_get("guarded")?,
         };
         let own: Vec<i64> = sqlx::query_scalar(
@@ -320,6 +336,7 @@ impl Definitions {
 pub(super) fn fingerprints_sql([resources, oids, named]: [&str; 3]) -> String {
     FINGERPRINTS_SQL
         .replace("{parts}", PARTS_SQL)
+        .replace("{extensions}", EXTENSIONS_SQL)
         .replace("{resources}", resources)
         .replace("{oids}", oids)
         .replace("{named}", named)
@@ -350,7 +367,7 @@ fn plan_mark_sql(remainder: &str, oids: &[i64]) -> String {
 fn resource_mark_sql(oids: &[i64], types: &[(i64, i64)]) -> String {
     let remainder = Remainder {
         types: types_of(types, |table| oids.contains(&table)),
-        row_security_tables: Vec::new(),
+        ..Remainder::default()
     };
     plan_mark_sql(&remainder.sql(), oids)
 }
@@ -372,6 +389,10 @@ impl Remainder {
         let mut parts = Vec::new();
         if !self.types.is_empty() {
             parts.push(TYPES_SQL.replace("{types}", &oids(&self.types)));
+        }
+        if !self.extensions.is_empty() {
+            let extensions = oids(&self.extensions);
+            parts.push(EXTENSION_TABLES_SQL.replace("{extensions}", &extensions));
         }
         if !self.row_security_tables.is_empty() {
             let sql = ROW_SECURITY_SQL.replace("{tables}", &oids(&self.row_security_tables));

@@ -1,6 +1,7 @@
 //! Columns whose JSON changes although their row does not: PostgreSQL's output depends on other rows.
 
 use sqlx::{Connection, PgConnection};
+use tempfile::TempDir;
 
 use super::mistakes::{CatalogueMistake, case};
 use super::{assert_told, file_of, mistakes};
@@ -8,6 +9,7 @@ use crate::command::value;
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
+use crate::harness::larder_process::LarderProcess;
 use crate::harness::service::{TestService, execute};
 
 /// The types whose output shows an oid as a name.
@@ -233,6 +235,10 @@ async fn parts_of_an_extensions_table_are_watched() {
             "second",
         ),
         ("create table heir () inherits (units)", "heir"),
+        (
+            "create table late (id int); alter extension hstore add table late",
+            "late",
+        ),
     ] {
         larder.execute(made).await;
         let watched = format!(
@@ -255,6 +261,41 @@ async fn parts_of_an_extensions_table_are_watched() {
         })
         .await;
     }
+}
+
+/// After `alter extension`, on which no plan depends, the log said that the server does not invalidate plans, and each pass
+/// compared fingerprints from then on.
+#[tokio::test]
+async fn the_plan_mark_stays_reliable_while_extensions_get_and_lose_tables() {
+    let url = TestCluster::database().await.url;
+    let bare = OF_EXTENSIONS.replace("alter extension hstore add table units;", "");
+    execute(&url, &bare).await;
+    let directory = TempDir::new().unwrap();
+    let file = "[[resource]]\nname = 'sets'\ntable = 'sets'\n";
+    std::fs::write(directory.path().join("larder.toml"), file).unwrap();
+    let larder = LarderProcess::start(directory.path(), Some(&url), &[]).await;
+    larder.ready().await;
+    for (altered, added) in [
+        (
+            "create table early (id int); alter extension hstore add table early",
+            "early",
+        ),
+        (
+            "alter extension hstore drop table early; alter extension hstore add table units",
+            "units",
+        ),
+    ] {
+        execute(&url, altered).await;
+        let watched = format!(
+            "select exists (select from pg_trigger where tgrelid = '{added}'::regclass and tgname like 'larder%')"
+        );
+        eventually("the triggers", async || {
+            value::<bool>(&url, &watched).await.then_some(())
+        })
+        .await;
+    }
+    let log = std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    assert!(!log.contains("plans are not invalidated"), "{log}");
 }
 
 /// Without triggers on the extension's table, and for a function whose tables are not known.
