@@ -55,6 +55,10 @@ pub struct WriteSql {
     pub compare: WriteStatement,
     /// The same for a document that was read before. Rows that were not read and that the body lacks are no difference.
     pub compare_read: WriteStatement,
+    /// The same two without locks.
+    pub compare_unlocked: WriteStatement,
+    /// See `compare_read`.
+    pub compare_read_unlocked: WriteStatement,
     /// Delete rows of a level that are given, a statement for each level. They return the number of deleted rows.
     pub delete_rows: Vec<WriteStatement>,
     /// Deletes the given rows of all levels, and returns their number, where rows may refer to rows of later levels.
@@ -174,6 +178,8 @@ impl WriteSql {
             lock_below: below.map(|level| statements.lock_below(level)).collect(),
             compare: statements.compare(ChangeScope::AllRows, !is_secured),
             compare_read: statements.compare(ChangeScope::RowsRead, !is_secured),
+            compare_unlocked: statements.compare(ChangeScope::AllRows, false),
+            compare_read_unlocked: statements.compare(ChangeScope::RowsRead, false),
             delete_rows: levels
                 .clone()
                 .map(|level| statements.delete_rows(level))

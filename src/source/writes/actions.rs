@@ -15,7 +15,9 @@ use crate::source::loader::Returned;
 use crate::source::writes::error::{Failure, WriteError};
 use crate::source::writes::inputs::Inputs;
 use crate::source::writes::owned::check_owner;
-use crate::source::writes::transaction::{Transaction, WriteTarget, WrittenDocument};
+use crate::source::writes::transaction::{
+    ROLLBACK_TO_SAVEPOINT, SAVEPOINT, Transaction, WriteTarget, WrittenDocument,
+};
 use crate::source::writes::{Action, Write, WriteEffect};
 
 /// A stored document that is longer than `document_max`, but not longer than so many times it, can be patched: a patch may
@@ -93,11 +95,20 @@ impl Transaction<'_> {
         Ok(target.resource.row_security.is_some() && self.is_stored(target, key).await?)
     }
 
-    /// Locks the rows below a locked root row.
+    /// Locks the rows below a locked root row. To lock a row takes the privilege to update it, which the write itself may not
+    /// need: if an attempt before was refused, rows that the role can't lock are only compared.
     async fn lock_below(&mut self, target: &WriteTarget<'_>, key: &str) -> Result<(), Failure> {
         for statement in &target.sql.lock_below {
-            self.run_statement(target, statement, Inputs::key(key))
-                .await?;
+            if self.was_forbidden {
+                self.savepoint(SAVEPOINT).await?;
+            }
+            let inputs = Inputs::key(key);
+            match self.run_statement(target, statement, inputs).await {
+                Err(failure) if self.was_forbidden && failure.error.is_forbidden() => {
+                    self.savepoint(ROLLBACK_TO_SAVEPOINT).await?;
+                }
+                locked => _ = locked?,
+            }
         }
         Ok(())
     }
@@ -133,7 +144,8 @@ impl Transaction<'_> {
         // Without these locks another transaction could add rows below a row that this one deletes, if that row is
         // neither a root row nor on the lowest level. That would be a conflict that the client cannot resolve.
         let has_inner_rows = target.sql.lock_below.len() > 1;
-        if exists && (has_inner_rows || write.precondition.is_some()) {
+        let needs_locks = has_inner_rows || write.precondition.is_some() || self.was_forbidden;
+        if exists && needs_locks {
             self.lock_below(target, key).await?;
         }
         let Some(holds) = &write.precondition else {

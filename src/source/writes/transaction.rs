@@ -37,6 +37,8 @@ pub(super) struct Transaction<'t> {
     lock_retry: LockRetry,
     /// An attempt before has violated a unique constraint.
     pub(super) was_violated: bool,
+    /// An attempt before was refused for want of a privilege.
+    pub(super) was_forbidden: bool,
     /// When it requested its first lock; `None` once it waits for no further lock.
     locks_held_since: Option<Instant>,
     /// Notified of each statement that has ended.
@@ -107,6 +109,7 @@ impl<'t> Transaction<'t> {
             followed,
             lock_retry,
             was_violated: false,
+            was_forbidden: false,
             locks_held_since: None,
             progress: watch::channel(()).0,
             rows: None,

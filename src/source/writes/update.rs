@@ -40,9 +40,13 @@ impl Transaction<'_> {
         target: &WriteTarget<'_>,
         inputs: Inputs<'_>,
     ) -> Result<Differences, Failure> {
-        let statement = match inputs.stored {
-            Some(_) => &target.sql.compare_read,
-            None => &target.sql.compare,
+        let sql = &target.sql;
+        let statement = match (inputs.stored, self.was_forbidden) {
+            (Some(_), false) => &sql.compare_read,
+            (None, false) => &sql.compare,
+            // The rows that may be locked are locked already.
+            (Some(_), true) => &sql.compare_read_unlocked,
+            (None, true) => &sql.compare_unlocked,
         };
         let found = self.run_statement(target, statement, inputs).await?;
         Differences::of(target.writable, &found)

@@ -147,14 +147,20 @@ impl Worker {
         let mut pauses = AttemptPauses::until(until);
         let mut attempt = 1;
         let mut unique_attempt = 1;
+        let mut was_forbidden = false;
         loop {
             let known = following.borrow_and_update().clone();
             let was_violated = unique_attempt > 1;
-            let failure = match self.attempt(writes, lock_retry, was_violated).await {
+            let attempt_ended = self.attempt(writes, lock_retry, was_violated, was_forbidden);
+            let failure = match attempt_ended.await {
                 Ok(outcomes) => return Ok(outcomes),
                 Err(failure) => failure,
             };
             let error = &failure.error;
+            if error.is_forbidden() && !was_forbidden && writes.len() == 1 {
+                was_forbidden = true;
+                continue;
+            }
             let (is_connection_error, is_lock_timeout) =
                 (error.is_connection_error(), error.is_lock_timeout());
             attempt += usize::from(!is_lock_timeout);
@@ -186,6 +192,7 @@ impl Worker {
         writes: &[&QueuedWrite],
         lock_retry: LockRetry,
         was_violated: bool,
+        was_forbidden: bool,
     ) -> Result<Vec<WriteResult>, Failure> {
         let mut following = self.shared.followed.clone();
         let followed = followed(&mut following)?;
@@ -193,6 +200,7 @@ impl Worker {
         let was_reused = session.is_reused();
         let mut transaction = Transaction::new(&self.shared, session, followed, lock_retry);
         transaction.was_violated = was_violated;
+        transaction.was_forbidden = was_forbidden;
         let limit = self.shared.time_limit();
         // sqlx panics if a row has fewer columns than its statement: then the result is that of another statement.
         let running = AssertUnwindSafe(transaction.run(writes)).catch_unwind();
