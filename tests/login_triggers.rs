@@ -46,6 +46,7 @@ async fn login_triggers_may_write_and_set_and_are_named_if_they_refuse() {
     for statement in [
         "insert into login values (session_user)",
         "perform set_config('statement_timeout', '30s', false), set_config('search_path', 'public', false)",
+        "perform set_config('statement_timeout', '1ms', false)",
     ] {
         execute(&url, &trigger(&role.name, statement)).await;
         let larder = TestService::start_on(&role.url, CONFIG, &[("install", "manual")]).await;

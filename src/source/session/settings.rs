@@ -221,20 +221,28 @@ impl Settings {
         if self.keeps_search_path {
             let _ = write!(sql, "select {PUT_PG_CATALOG_FIRST}false); ");
         }
-        let mut found = self.read_current(connection, &sql).await?;
+        let all = session_sql(self.all(connection));
+        let again = format!("set statement_timeout = 0; {all}{sql}");
+        let mut found = match self.read_current(connection, &sql).await {
+            // The limit of a login event trigger may be too short for this statement.
+            Err(error @ SourceError::Timeout) => {
+                let found = self.read_current(connection, &again).await?;
+                let trigger = read_login_trigger(connection).await?.ok_or(error)?;
+                tell_of_trigger(&trigger, "statement_timeout");
+                found
+            }
+            found => found?,
+        };
         if found.get(CONNECTION_NAME).map(String::as_str) != Some(&name.to_string()) {
             return Err(SourceError::Pooler(
                 "startup parameters did not reach the server",
             ));
         }
-        if let Err(other) = compare(self.all(connection), &found)
+        if let Err(SourceError::Setting { name, .. }) = compare(self.all(connection), &found)
             && let Some(trigger) = read_login_trigger(connection).await?
         {
-            let sql = session_sql(self.all(connection));
-            found = self.read_current(connection, &sql).await?;
-            LOGIN_TRIGGER_TOLD.call_once(|| {
-                tracing::warn!("the login event trigger {trigger} sets what larder depends on, so larder sets it again: {other}");
-            });
+            found = self.read_current(connection, &again).await?;
+            tell_of_trigger(&trigger, &name);
         }
         compare(self.all(connection), &found)?;
         let process = found.get(SERVER_PROCESS);
@@ -300,8 +308,15 @@ fn session_sql<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String
     })
 }
 
-/// What login event triggers set is told once, and not for each connection.
-static LOGIN_TRIGGER_TOLD: Once = Once::new();
+/// Tells that a login event trigger has changed a setting: once, and not for each connection.
+fn tell_of_trigger(trigger: &str, setting: &str) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        tracing::warn!(
+            "the login event trigger {trigger} sets {setting}, which larder depends on, so larder sets it again"
+        );
+    });
+}
 
 /// The first login event trigger, with its function; `None` if there is none.
 async fn read_login_trigger(connection: &mut PgConnection) -> Result<Option<String>, SourceError> {
