@@ -65,6 +65,34 @@ async fn a_reference_to_a_child_moves_in_one_write() {
     }
 }
 
+/// Rows were updated last or deleted first, but a reference to a row whose unique value a new row takes has to go before both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_new_row_takes_the_unique_value_of_the_row_that_was_referred_to() {
+    for triggers in ["", TRIGGER] {
+        let schema = SCHEMA.replace("DEFERRABLE", "");
+        let larder = TestService::start(&format!("{schema}{triggers}"), CONFIG).await;
+        let address = |id: i32, street: &str| json!({"id": id, "person_id": 1, "street": street});
+        for step in [
+            json!({"main": 1, "addresses": [address(1, "a"), address(3, "b")]}),
+            json!({"main": 4, "addresses": [address(3, "b"), address(4, "a")]}),
+            json!({"main": null, "addresses": [address(3, "b"), address(5, "a")]}),
+            json!({"main": 5, "addresses": [address(3, "b"), address(5, "a")]}),
+            // A row that stays takes the value.
+            json!({"main": 3, "addresses": [address(3, "a")]}),
+        ] {
+            for answer in [
+                larder.patch("/person/1", &step).await,
+                larder.get("/person/1").await,
+            ] {
+                assert_eq!(answer.status, StatusCode::OK, "{step} {}", answer.body);
+                let stored = answer.json();
+                assert_eq!(stored["main"], step["main"]);
+                assert_eq!(stored["addresses"], step["addresses"]);
+            }
+        }
+    }
+}
+
 /// The reference is on the second level, and whole branches come and go.
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_with_circles_are_replaced() {

@@ -1,12 +1,17 @@
 //! References to rows that are written later, such as that of a person to its main address, which is one of its children.
 //!
 //! A constraint that may be checked at the end of the transaction is deferred. Otherwise a new row gets such a reference
-//! once the row that it refers to is inserted, if the columns may be null; and rows are deleted after all updates.
+//! once the row that it refers to is inserted, if the columns may be null; and rows are deleted after all updates. If a new
+//! value is that of a row to be deleted, so that this row must go first, stored rows lose such references before and get them
+//! after the insertions.
 
-use crate::resource::writable::{ColumnInput, Rows, Writable};
+use std::collections::BTreeMap;
+
+use crate::resource::writable::{ColumnInput, ForwardReference, Rows, Writable};
 use crate::source::SourceError;
 use crate::source::writes::error::Failure;
 use crate::source::writes::inputs::Inputs;
+use crate::source::writes::row_by_row::ChangedRow;
 use crate::source::writes::transaction::{Transaction, WriteTarget};
 
 /// References of rows of one level that are set once all rows are inserted.
@@ -25,43 +30,55 @@ pub(super) fn postpone(
 ) -> Vec<Postponed> {
     let mut postponed = Vec::new();
     for key in &writable.forward_references {
-        let (Some(known), Some(of)) = (
-            writable.levels.get(key.level),
-            rows.levels.get_mut(key.level),
-        ) else {
-            continue;
-        };
-        let may_be_null = |&at: &usize| {
-            let is_link = known.link.iter().any(|(own, _)| *own == at);
-            known.columns[at].nullable && !known.key.contains(&at) && !is_link
-        };
-        let columns: Vec<usize> = key.columns.iter().copied().filter(may_be_null).collect();
-        if columns.is_empty() || key.deferrable.is_some() || new(key.target).is_empty() {
-            continue;
-        }
-        let mut open = Vec::new();
-        for row in new(key.level) {
-            let given = columns.iter().map(|&at| of.columns[at][row].clone());
-            let given: Vec<ColumnInput> = given.collect();
-            if given
-                .iter()
-                .all(|input| matches!(input, ColumnInput::Text(_)))
-            {
-                columns
-                    .iter()
-                    .for_each(|&at| of.columns[at][row] = ColumnInput::Null);
-                open.push((row, given));
-            }
-        }
-        if !open.is_empty() {
-            postponed.push(Postponed {
-                level: key.level,
-                columns,
-                rows: open,
-            });
+        if !new(key.target).is_empty() {
+            let is_text = |input: &ColumnInput| matches!(input, ColumnInput::Text(_));
+            let columns = nullable_columns(writable, key);
+            postponed.extend(set_null(rows, key.level, columns, &new(key.level), is_text));
         }
     }
     postponed
+}
+
+/// The columns of a reference that may be null for a while. None if its constraint is checked at the end.
+fn nullable_columns(writable: &Writable, key: &ForwardReference) -> Vec<usize> {
+    let Some(known) = writable.levels.get(key.level) else {
+        return Vec::new();
+    };
+    let may_be_null = |&at: &usize| {
+        let is_link = known.link.iter().any(|(own, _)| *own == at);
+        key.deferrable.is_none()
+            && known.columns[at].nullable
+            && !known.key.contains(&at)
+            && !is_link
+    };
+    key.columns.iter().copied().filter(may_be_null).collect()
+}
+
+/// Sets `columns` of those rows with these `numbers` to null that give an input for each of them that `is_set`.
+fn set_null(
+    rows: &mut Rows,
+    level: usize,
+    columns: Vec<usize>,
+    numbers: &[usize],
+    is_set: impl Fn(&ColumnInput) -> bool,
+) -> Option<Postponed> {
+    let of = rows.levels.get_mut(level).filter(|_| !columns.is_empty())?;
+    let mut open = Vec::new();
+    for &row in numbers {
+        let given = columns.iter().map(|&at| of.columns[at][row].clone());
+        let given: Vec<ColumnInput> = given.collect();
+        if given.iter().all(&is_set) {
+            columns
+                .iter()
+                .for_each(|&at| of.columns[at][row] = ColumnInput::Null);
+            open.push((row, given));
+        }
+    }
+    (!open.is_empty()).then_some(Postponed {
+        level,
+        columns,
+        rows: open,
+    })
 }
 
 impl Transaction<'_> {
@@ -78,6 +95,40 @@ impl Transaction<'_> {
             self.session.execute(&sql).await?;
         }
         Ok(())
+    }
+
+    /// Sets the references of stored rows to null that are among the `changed` columns of the document `key`, if an attempt
+    /// before has violated a unique constraint.
+    pub(super) async fn release_references(
+        &mut self,
+        target: &WriteTarget<'_>,
+        key: &str,
+        rows: &mut Rows,
+        stored: Option<&Rows>,
+        changed: &BTreeMap<usize, Vec<ChangedRow>>,
+    ) -> Result<Vec<Postponed>, Failure> {
+        let mut released = Vec::new();
+        if !self.was_violated {
+            return Ok(released);
+        }
+        for reference in &target.writable.forward_references {
+            let level = reference.level;
+            let columns = nullable_columns(target.writable, reference);
+            let moved = changed.get(&level).into_iter().flatten();
+            let moved = moved.filter(|(_, of)| columns.iter().any(|at| of.contains(at)));
+            let moved: Vec<usize> = moved.map(|(row, _)| *row).collect();
+            let is_set =
+                |input: &ColumnInput| matches!(input, ColumnInput::Text(_) | ColumnInput::Null);
+            let Some(postponed) = set_null(rows, level, columns, &moved, is_set) else {
+                continue;
+            };
+            let numbers: Vec<usize> = postponed.rows.iter().map(|(row, _)| *row).collect();
+            let inputs = Inputs::document(key, rows, stored);
+            self.update_rows(target, level, &postponed.columns, &numbers, inputs)
+                .await?;
+            released.push(postponed);
+        }
+        Ok(released)
     }
 
     /// Sets the references that were `postponed`, now that all rows of the document `key` are inserted.

@@ -9,7 +9,7 @@ use crate::source::writes::transaction::{
 };
 
 /// A row of the body, and the columns in which it differs from the stored row.
-type ChangedRow = (usize, Vec<usize>);
+pub(super) type ChangedRow = (usize, Vec<usize>);
 
 impl Transaction<'_> {
     /// Updates rows one by one, in an order in which none takes a unique value that another one still has.

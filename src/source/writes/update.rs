@@ -82,10 +82,13 @@ impl Transaction<'_> {
             gone.split_above(target.writable, above_changed)
         };
         let emptied = left.above(target.writable, &gone);
+        let changed = &differences.changed;
+        let released = self.release_references(target, key, rows, stored, changed);
+        let mut postponed = released.await?;
         let mut has_kept = is_any(&self.delete_rows(target, gone).await?);
         self.defer_references(target).await?;
         let new = |level| differences.new.get(&level).cloned().unwrap_or_default();
-        let postponed = postpone(target.writable, rows, new);
+        postponed.extend(postpone(target.writable, rows, new));
         for level in 0..target.writable.levels.len() {
             if let Some(changed) = differences.changed.get_mut(&level) {
                 add_relinked(target.writable, level, rows, changed);
