@@ -454,7 +454,8 @@ async fn read_constraints(
     .await
 }
 
-/// Reads what runs when rows are written. `tgtype` is a set of bits: 1 for each row, 2 before, 4 insert, 8 delete (pg_trigger.h).
+/// Reads what runs when rows are written. Users' functions may be in schema larder, too: it is the first in the search path of a
+/// role of this name. `tgtype` is a set of bits: 1 for each row, 2 before, 4 insert, 8 delete (pg_trigger.h).
 /// Triggers that are called only under `session_replication_role = replica` are not called for larder.
 async fn read_on_write(
     connection: &mut PgConnection,
@@ -471,7 +472,7 @@ async fn read_on_write(
            exists (select from pg_rewrite r join part p on p.oid = r.ev_class \
              where p.top = part.top and r.ev_type <> '1' and r.ev_enabled in ('O', 'A')) as rules \
          from part left join lateral (select t.tgtype, t.tginitdeferred, \
-             not t.tgisinternal and n.nspname <> 'larder' as is_user \
+             not t.tgisinternal and (n.nspname <> 'larder' or p.proname !~ '^log_[0-9a-f]{{16}}$') as is_user \
            from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace \
            where t.tgrelid = part.oid and t.tgenabled in ('O', 'A')) t on true \
          group by part.top"

@@ -39,7 +39,7 @@ select c.oid::int8 as oid, n.nspname::text as schema, c.relname::text as name, c
     from pg_constraint k where k.conrelid = c.oid and k.contype = 'f' order by k.conname) as foreign_keys \
 from (select oid from family union select oid from referring) t join pg_class c on c.oid = t.oid \
   join pg_namespace n on n.oid = c.relnamespace left join pg_stat_user_tables s on s.relid = c.oid \
-where c.relkind in ('r', 'p', 'm') and n.nspname <> 'larder' order by n.nspname, c.relname";
+where c.relkind in ('r', 'p', 'm') order by n.nspname, c.relname";
 
 /// The indexes of the tables `$1`. A role without `pg_read_all_stats` does not see which index another role builds, so any
 /// that is built in this database counts.

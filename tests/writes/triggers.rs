@@ -3,7 +3,7 @@
 use axum::http::{Method, StatusCode};
 use serde_json::json;
 
-use crate::harness::service::TestService;
+use crate::harness::service::{TestService, execute};
 use crate::harness::table_locks::{await_waiter, lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, assert_stored, dept};
 
@@ -147,6 +147,29 @@ async fn a_soft_delete_keeps_the_rows_below_and_returns_the_document() {
     let answer = larder.request(Method::DELETE, "/depts/1", &minimal).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(answer.header("preference-applied"), "");
+    assert_stored(&larder, &answer, "/depts/1", &kept).await;
+}
+
+/// A role of the name `larder` makes its functions in larder's schema, which is the first in its search path. A deletion was
+/// 204, though the row stayed.
+#[tokio::test(flavor = "multi_thread")]
+async fn functions_of_users_in_the_schema_of_larder_are_called_by_triggers_of_users() {
+    let larder = start("").await;
+    larder.post("/depts", &dept(1)).await;
+    let url = larder.url.clone();
+    larder.stop().await;
+    execute(
+        &url,
+        "create function larder.soft() returns trigger language plpgsql as $$ begin
+           update dept set loc = 'DELETED' where deptno = old.deptno; return null; end $$;
+         create trigger soft before delete on dept for each row execute function larder.soft();",
+    )
+    .await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    let mut kept = dept(1);
+    kept["loc"] = json!("DELETED");
+    let answer = larder.delete("/depts/1").await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_stored(&larder, &answer, "/depts/1", &kept).await;
 }
 

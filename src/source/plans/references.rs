@@ -43,7 +43,7 @@ from pg_constraint c cross join lateral ( \
   join pg_class f on f.oid = (select root from family where oid = c.confrelid order by root = oid desc, root limit 1) \
   join pg_namespace fn on fn.oid = f.relnamespace \
   left join pg_stat_user_tables s on s.relid = c.confrelid \
-where c.contype = 'f' and c.conparentid = 0 and n.nspname <> 'larder' \
+where c.contype = 'f' and c.conparentid = 0 \
   and coalesce((to_jsonb(c) ->> 'conenforced')::bool, true) \
   and not exists (select from unnest(c.conkey[:w.compared], c.conpfeqop[:w.compared]) k (number, operator) \
     join pg_attribute a on a.attrelid = c.conrelid and a.attnum = k.number \
