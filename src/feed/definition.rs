@@ -19,8 +19,8 @@
 //!   `definition`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
@@ -28,7 +28,7 @@ use sqlx::{AssertSqlSafe, Row};
 use crate::clock::Boottime;
 use crate::feed::schema::TABLES;
 use crate::resource::ResourceId;
-use crate::resource::fingerprint::Fingerprint;
+use crate::resource::fingerprint::{Fingerprint, MarkSql};
 use crate::resource::proof::{PROOF, ProvedSql};
 use crate::resource::row_security::STATE_SQL;
 use crate::source::SourceError;
@@ -63,7 +63,8 @@ impl WatchedTables {
                 sql: Arc::clone(&sql),
                 oids: Vec::new(),
                 named: Vec::new(),
-                plan_mark_sql: None,
+                marks: None,
+                compared_rows: Mutex::default(),
                 compared_at: AtomicU64::new(Boottime::NEVER.0),
             };
             (*resource, fingerprint)
@@ -78,7 +79,7 @@ impl WatchedTables {
             }
         }
         for known in readable.values_mut() {
-            known.plan_mark_sql = types.map(|types| resource_mark_sql(&known.oids, types));
+            known.marks = types.map(|types| mark_sql(&known.oids, types));
         }
         readable
     }
@@ -198,6 +199,21 @@ select \
   array(select type::int8 from used order by oid, type) as types, \
   array(select distinct f.refobjid::int8 {extensions}) as extensions, \
   array(select c.oid::int8 from pg_class c where c.oid = any($1::int8[]::oid[]) and c.relrowsecurity) as guarded";
+
+/// The rows of the catalogue that describe tables, as far as writes depend on them, as an expression. It is made of few scans,
+/// since it is planned for each transaction.
+const ROWS_SQL: &str = "\
+concat( \
+    (select string_agg(concat_ws(' ', c.oid, c.relfilenode, c.xmin, n.nspname, n.oid, n.xmin), ',' order by c.oid) \
+      from pg_class c join pg_namespace n on n.oid = c.relnamespace where c.oid = any({tables}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', a.attrelid, a.attnum, a.xmin), ',' order by a.attrelid, a.attnum) \
+      from pg_attribute a where a.attrelid = any({tables}::int8[]::oid[]) and a.attnum > 0), \
+    (select string_agg(concat_ws(' ', t.oid, t.tgenabled, t.xmin), ',' order by t.oid) \
+      from pg_trigger t where t.tgrelid = any({tables}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', k.oid, k.xmin), ',' order by k.oid) \
+      from pg_constraint k where k.conrelid = any({tables}::int8[]::oid[])), \
+    (select string_agg(concat_ws(' ', i.inhrelid, i.inhparent, i.xmin), ',' order by i.inhrelid, i.inhparent) \
+      from pg_inherits i where i.inhparent = any({tables}::int8[]::oid[])))";
 
 /// The part of the remainder that concerns types, as an expression.
 const TYPES_SQL: &str = "\
@@ -363,13 +379,23 @@ fn plan_mark_sql(remainder: &str, oids: &[i64]) -> String {
     )
 }
 
-/// The plan mark of one resource with these tables: see [`Fingerprint::plan_mark_sql`].
-fn resource_mark_sql(oids: &[i64], types: &[(i64, i64)]) -> String {
+/// The marks of one resource with these tables.
+fn mark_sql(oids: &[i64], types: &[(i64, i64)]) -> MarkSql {
     let remainder = Remainder {
         types: types_of(types, |table| oids.contains(&table)),
         ..Remainder::default()
     };
-    plan_mark_sql(&remainder.sql(), oids)
+    let rows = ROWS_SQL.replace("{tables}", &oid_list(oids));
+    MarkSql {
+        plan: plan_mark_sql(&remainder.sql(), oids),
+        rows: format!("select md5({rows}) || {}", remainder.sql()),
+    }
+}
+
+/// Oids as the text of an array.
+fn oid_list(oids: &[i64]) -> String {
+    let oids: Vec<String> = oids.iter().map(ToString::to_string).collect();
+    format!("'{{{}}}'", oids.join(","))
 }
 
 /// The types of these tables.
@@ -382,20 +408,16 @@ fn types_of(types: &[(i64, i64)], is_table: impl Fn(i64) -> bool) -> Vec<i64> {
 impl Remainder {
     /// An expression for a text that differs if anything of it has changed. For most databases it is a constant.
     pub(super) fn sql(&self) -> String {
-        let oids = |oids: &[i64]| {
-            let oids: Vec<String> = oids.iter().map(ToString::to_string).collect();
-            format!("'{{{}}}'", oids.join(","))
-        };
         let mut parts = Vec::new();
         if !self.types.is_empty() {
-            parts.push(TYPES_SQL.replace("{types}", &oids(&self.types)));
+            parts.push(TYPES_SQL.replace("{types}", &oid_list(&self.types)));
         }
         if !self.extensions.is_empty() {
-            let extensions = oids(&self.extensions);
+            let extensions = oid_list(&self.extensions);
             parts.push(EXTENSION_TABLES_SQL.replace("{extensions}", &extensions));
         }
         if !self.row_security_tables.is_empty() {
-            let sql = ROW_SECURITY_SQL.replace("{tables}", &oids(&self.row_security_tables));
+            let sql = ROW_SECURITY_SQL.replace("{tables}", &oid_list(&self.row_security_tables));
             parts.push(sql.replace("{settings}", SETTINGS_SQL));
         }
         if parts.is_empty() {

@@ -1,7 +1,7 @@
 //! Fingerprints: hashes of what the definition of a resource depends on in PostgreSQL's catalogue.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 
 use crate::resource::proof::ProvedSql;
 
@@ -16,11 +16,22 @@ pub struct Fingerprint {
     pub oids: Vec<i64>,
     /// Whether the resource's SQL names the table.
     pub named: Vec<bool>,
-    /// A statement that returns one text. Once it is prepared, it returns another text after the tables of the resource,
-    /// or the types of their columns, were altered. `None` while schema larder can't be used.
-    pub plan_mark_sql: Option<String>,
+    /// How transactions that write notice that it may have changed; `None` while schema larder can't be used.
+    pub marks: Option<MarkSql>,
+    /// The text of [`MarkSql::rows`] when a transaction has compared the fingerprint last; empty before.
+    pub compared_rows: Mutex<String>,
     /// A [`Boottime`](crate::clock::Boottime): a request has found it to be that of the database after this moment.
     pub compared_at: AtomicU64,
+}
+
+/// Statements that return one text, which is another one after the tables of a resource, or the types of their columns, were
+/// altered.
+#[derive(Debug)]
+pub struct MarkSql {
+    /// The plan mark: it has to stay prepared on a connection, which has texts of its own.
+    pub plan: String,
+    /// The rows of the catalogue, for poolers: costs more, and is the same text over all connections.
+    pub rows: String,
 }
 
 impl Fingerprint {

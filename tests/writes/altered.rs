@@ -152,6 +152,16 @@ fn tables() -> Vec<Step> {
 /// What larder remembered of the catalogue decided what was stored, for up to `max_staleness`.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_write_is_that_of_the_definition_of_its_moment() {
+    write_after_alterations("false").await;
+}
+
+/// No statement stays prepared, as behind a pooler.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pooled_write_is_that_of_the_definition_of_its_moment() {
+    write_after_alterations("true").await;
+}
+
+async fn write_after_alterations(pooler: &str) {
     let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
     let served = [
@@ -160,7 +170,9 @@ async fn a_write_is_that_of_the_definition_of_its_moment() {
     let toml: String = served
         .map(|table| format!("[[resource]]\nname = '{table}'\ntable = '{table}'\n"))
         .concat();
-    let larder = TestService::start_on(&url, &toml, &NO_POLL).await;
+    let mut settings = NO_POLL.to_vec();
+    settings.extend([("database.pooler", pooler), ("database.listen_url", &url)]);
+    let larder = TestService::start_on(&url, &toml, &settings).await;
     // The connection that writes has a plan mark of each definition.
     for table in served {
         let answer = larder

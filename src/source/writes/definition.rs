@@ -1,9 +1,11 @@
 //! Compares the definition of a resource with the database, in a transaction that writes and has locked its tables: the
 //! types of columns, what may be null, what PostgreSQL generates, and which tables have triggers.
 //!
-//! A connection keeps a plan mark (see `feed/definition`) for each definition. It is read by the statement that begins a
-//! transaction, so a comparison costs no statement of its own. The fingerprint is read where the mark is another one than
-//! at the last comparison; and in each transaction behind a pooler, where no statement stays prepared.
+//! A mark is read by the statement that begins a transaction, so a comparison costs no statement of its own: the plan mark
+//! (see `feed/definition`), which a connection keeps for each definition; or the rows of the catalogue behind a pooler,
+//! where no statement stays prepared. The fingerprint is read where the mark is another one than at the last comparison.
+
+use std::sync::PoisonError;
 
 use sqlx::postgres::PgRow;
 use sqlx::{AssertSqlSafe, Row, raw_sql};
@@ -29,8 +31,12 @@ pub(super) async fn begin_compared(
     persistent: bool,
 ) -> Result<(), Failure> {
     let of = fingerprint.of_tables();
-    if persistent && let Some(mark_sql) = &fingerprint.plan_mark_sql {
-        sql.push_str(&read_mark_sql(&mut session.plan_marks, of, mark_sql));
+    match &fingerprint.marks {
+        Some(marks) if persistent => {
+            sql.push_str(&plan_mark_sql(&mut session.plan_marks, of, &marks.plan));
+        }
+        Some(marks) => sql.extend(["; ", &marks.rows]),
+        None => {}
     }
     let begun = raw_sql(AssertSqlSafe(sql));
     let begun = begun.fetch_all(&mut session.connection).await;
@@ -45,24 +51,46 @@ pub(super) async fn begin_compared(
         .map(|row: PgRow| row.try_get(0))
         .transpose()
         .map_err(SourceError::from)?;
-    let is_known =
-        |known: &PlanMark| known.fingerprint == of && Some(&known.value) == mark.as_ref();
-    if session.plan_marks.iter().any(is_known) {
+    if let Some(mark) = &mark
+        && with_compared(session, fingerprint, persistent, |compared| {
+            compared == mark
+        })
+    {
         return Ok(());
     }
     let found = read_fingerprint(session, fingerprint, persistent).await?;
     if !fingerprint.is_same(&found) {
         return Err(SourceError::Altered("a table was altered".into()).into());
     }
-    let mut marks = session.plan_marks.iter_mut();
-    if let (Some(known), Some(mark)) = (marks.find(|known| known.fingerprint == of), mark) {
-        known.value = mark;
+    if let Some(mark) = mark {
+        with_compared(session, fingerprint, persistent, |compared| {
+            *compared = mark
+        });
     }
     Ok(())
 }
 
+/// Calls `used` with the mark of the last comparison.
+fn with_compared<T: Default>(
+    session: &mut Session,
+    fingerprint: &Fingerprint,
+    persistent: bool,
+    used: impl FnOnce(&mut String) -> T,
+) -> T {
+    if persistent {
+        let mut marks = session.plan_marks.iter_mut();
+        let known = marks.find(|known| known.fingerprint == fingerprint.of_tables());
+        known
+            .map(|known| used(&mut known.value))
+            .unwrap_or_default()
+    } else {
+        let compared = fingerprint.compared_rows.lock();
+        used(&mut compared.unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 /// The SQL that reads the plan mark of the fingerprint `of`, after other commands.
-fn read_mark_sql(marks: &mut Vec<PlanMark>, of: &str, mark_sql: &str) -> String {
+fn plan_mark_sql(marks: &mut Vec<PlanMark>, of: &str, mark_sql: &str) -> String {
     if let Some(known) = marks.iter().find(|known| known.fingerprint == of) {
         return format!("; execute {}", known.statement);
     }
