@@ -169,7 +169,7 @@ async fn unnoticed_alterations_are_no_internal_error() {
         let more =
             "create type names as (first text, last text); insert into b values (2, 'second')";
         execute(&url, &format!("{SQL}; {more}")).await;
-        let brief = [("request_timeout", "500ms")];
+        let brief = [("request_timeout", "1s")];
         let larder = TestService::start_on(&url, CONFIG, &brief).await;
         eventually("b is cached", async || {
             is_hit(&larder.get("/b/1").await).then_some(())
