@@ -164,7 +164,8 @@ impl<'a> Tables<'a> {
     }
 
     /// Why a column may hold a secret, as the end of a sentence about it: by its name, that of a part of its values, its
-    /// values, or by a column which it refers to or is computed from, directly or through others.
+    /// values, or by a column which it refers to or is computed from, directly or through others. What refers to a column is
+    /// judged by the name of that one, whose value it has.
     pub(super) fn secret(&self, table: &'a Table, column: &str) -> Option<&'static str> {
         let value_of = |table: &'a Table, column: &str| {
             let column = table.column(column);
@@ -178,7 +179,9 @@ impl<'a> Tables<'a> {
         let mut open = vec![(table, column)];
         while let Some((table, column)) = open.pop() {
             let value = value_of(table, column);
-            if is_secret(column, value) {
+            let mut keys = table.foreign_keys.iter();
+            let refers = keys.any(|key| key.columns.iter().any(|own| own == column));
+            if !refers && is_secret(column, value) {
                 return Some(SECRET_NAME);
             }
             if let Some(values) = self.secret_values(table, column) {

@@ -141,7 +141,10 @@ fn what_shows_a_secret_is_left_out() {
         .refers(&["session_id"], "public.session")
         .unique(&["session_id"])
         .add("visit", "id int8, login_id text, other_id int8")
-        .refers(&["other_id"], "public.login");
+        .refers(&["other_id"], "public.login")
+        .add("meeting", "id text, topic text")
+        .add("guest", "id int8, session_id text")
+        .refers(&["session_id"], "public.meeting");
     let login = database
         .catalogue
         .tables
@@ -168,6 +171,8 @@ fn what_shows_a_secret_is_left_out() {
     assert_eq!(resource("login").row.fields, ["id"]);
     assert!(resource("login").by.is_empty() && resource("login").filters.is_empty());
     assert_eq!(resource("visit").row.fields, ["id", "other_id"]);
+    // It has the key of a meeting, which is shown.
+    assert!(resource("guest").row.left_out.is_empty());
     // Rows of sessions change too often to be shown.
     let session = &resource("login").row.lookups[0];
     assert!(
