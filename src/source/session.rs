@@ -484,7 +484,7 @@ impl StepTimeout {
     }
 }
 
-fn has_code(error: &sqlx::Error, code: &str) -> bool {
+pub(in crate::source) fn has_code(error: &sqlx::Error, code: &str) -> bool {
     let database = error.as_database_error();
     database.is_some_and(|error| error.code().as_deref() == Some(code))
 }
