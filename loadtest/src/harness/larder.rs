@@ -16,7 +16,7 @@ use crate::harness::http;
 use crate::harness::process::{self, pinned};
 
 /// For opening the tiers, installing triggers and a first pass; a proxy may have been silent until just before.
-const READY_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// For a command, which may wait for locks of other sessions.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(120);
 const END_TIMEOUT: Duration = Duration::from_secs(40);

@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 
 use crate::harness::free_address;
 use crate::harness::interference::Interference;
-use crate::harness::larder::{Larder, LarderConfig};
+use crate::harness::larder::{Larder, LarderConfig, READY_TIMEOUT};
 use crate::harness::postgres::Postgres;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;
@@ -281,13 +281,15 @@ impl Testbed {
         self.session.run("rollback").await.ok();
     }
 
-    /// After a fault, restores the normal state and waits until larder is ready. Returns how long that took.
+    /// After a fault, restores the normal state and waits until larder is ready and caches all resources. Returns how long
+    /// that took.
     pub(crate) async fn recover(&mut self) -> anyhow::Result<Duration> {
         let began = Boottime::now();
         self.feed.set(NetworkFault::None);
         self.loader.set(NetworkFault::None);
         self.renew_session().await;
         self.larder.ready().await?;
+        self.larder.cached(READY_TIMEOUT).await?;
         Ok(Boottime::now().since(began))
     }
 
