@@ -214,6 +214,7 @@ problems! {
     CHANGED_BY_TRIGGER = CONFLICT,
         "a trigger of the database has changed the row that the write was about to change; nothing was changed";
     INVALID_VALUES = UNPROCESSABLE_ENTITY, "PostgreSQL rejected the values";
+    UNPARTITIONED = UNPROCESSABLE_ENTITY, "the table has no partition for a row with these values";
     WRITE_FORBIDDEN = FORBIDDEN, "larder's role may not write this to the tables";
     ROWS_LOCKED = SERVICE_UNAVAILABLE, "other transactions hold locks on these rows";
     TABLE_LOCKED = SERVICE_UNAVAILABLE,
@@ -587,6 +588,7 @@ impl Problem {
                 _ => Self::CONFLICT,
             },
             Refusal::Invalid => Self::INVALID_VALUES,
+            Refusal::Unpartitioned => Self::UNPARTITIONED,
             Refusal::Forbidden => Self::WRITE_FORBIDDEN,
             Refusal::Busy => Self::ROWS_LOCKED,
             Refusal::TableLocked => Self::TABLE_LOCKED,

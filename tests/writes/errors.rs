@@ -478,3 +478,23 @@ async fn a_domain_within_a_type_is_told_as_its_own_column() {
     assert_eq!(error["pointer"], "/cs", "{}", answer.body);
     assert_eq!(error["constraint"], "n_check");
 }
+
+/// PostgreSQL names no constraint where no partition takes a row, and the answer gave no reason.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_without_a_partition_is_told() {
+    let larder = TestService::start(
+        "create table reading (day date primary key, note text) partition by range (day);
+         create table reading_2026 partition of reading for values from ('2026-01-01') to ('2027-01-01')",
+        "[[resource]]\nname = 'reading'\ntable = 'reading'",
+    )
+    .await;
+    let document = json!({"day": "2027-01-01", "note": "n"});
+    let single = larder.post("/reading", &document).await;
+    let bulk = larder.post("/reading", &json!([document])).await;
+    for answer in [single, bulk] {
+        let problem = answer.json();
+        assert_eq!(answer.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(problem["code"], "23514");
+        assert!(answer.body.contains("no partition"), "{}", answer.body);
+    }
+}

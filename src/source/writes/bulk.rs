@@ -47,7 +47,7 @@ impl BulkError {
             WriteError::Body(_) | WriteError::ForeignOwner | WriteError::ForeignTargets(_) => true,
             WriteError::Refused { refusal, .. } => matches!(
                 refusal,
-                Refusal::Conflict | Refusal::Invalid | Refusal::Raised(_)
+                Refusal::Conflict | Refusal::Invalid | Refusal::Unpartitioned | Refusal::Raised(_)
             ),
             WriteError::Source(error) => error.may_be_of_text(),
             _ => false,

@@ -89,6 +89,8 @@ pub enum Refusal {
     Conflict,
     /// The values do not fit the table.
     Invalid,
+    /// A partitioned table has no partition for the values.
+    Unpartitioned,
     /// larder's role lacks a privilege.
     Forbidden,
     /// Other transactions hold locks on rows, or prevented each attempt.
@@ -317,6 +319,10 @@ pub(super) fn write_failure(error: sqlx::Error, writable: Option<&Writable>) -> 
         // The last one: a trigger has changed the row that a statement is about to change.
         "23505" | "23503" | "23001" | "23P01" | "27000" => Refusal::Conflict,
         INSUFFICIENT_PRIVILEGE => Refusal::Forbidden,
+        // check_violation, which names no constraint then.
+        "23514" if named.is_some_and(|error| error.routine() == Some("ExecFindPartition")) => {
+            Refusal::Unpartitioned
+        }
         code if is_busy_code(code) => Refusal::Busy,
         // read_only_sql_transaction: the server has become a standby.
         "25006" if !is_raised => return SourceError::Standby.into(),
