@@ -73,7 +73,7 @@ pub async fn run(config: &Config, args: &CheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `serve` warns of once it serves: what users can mend while it runs.
+/// Logs once `serve` serves what users can mend while it runs.
 pub(super) async fn warn(config: &Config, url: &str) {
     const WARNED: [Rule; 5] = [
         Rule::Rights,
@@ -101,11 +101,16 @@ pub(super) async fn warn(config: &Config, url: &str) {
         };
         let Finding {
             rule,
+            severity,
             object,
             reason,
             ..
         } = finding;
-        tracing::warn!("{rule} {object}: {reason}{run}");
+        if *severity == Severity::Info {
+            tracing::info!("{rule} {object}: {reason}{run}");
+        } else {
+            tracing::warn!("{rule} {object}: {reason}{run}");
+        }
     }
 }
 

@@ -169,7 +169,7 @@ impl RestoreDetector {
             } else if is_table_replaced {
                 "it was replaced, maybe by a restore: waiting until nothing changes for 30 s"
             } else {
-                "its triggers were dropped, maybe by a restore: waiting until nothing changes for 3 s"
+                "triggers that it had are gone, as after a restore or a change of the configuration: waiting until nothing changes for 3 s"
             },
             tables,
             is_schema_damaged,
