@@ -560,11 +560,12 @@ async fn columns_with_values_like_secrets_are_left_out() {
     execute(
         &url,
         "create table member (id int primary key, nick text, pass_crypt text, note_a text, note_b varchar(200), note_c bytea, note_d text,
-           sha text, plain text, copy text generated always as (lower(note_a)) stored);
+           sha text, plain text, copy text generated always as (lower(note_a)) stored, codes text[], prefs jsonb, tags text[]);
+         create table secrets (id int primary key, label text, value text);
          create table file (etag text primary key, parent text references file, size int);
          create schema closed; create table closed.locked (id int primary key, note text);
          insert into member values (1, 'ann', 'x', '$argon2id$v=19$m=65536$x$y', 'eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln',
-           sha256('a'), '-----BEGIN PRIVATE KEY-----', '', 'a');
+           sha256('a'), '-----BEGIN PRIVATE KEY-----', '', 'a', default, array[md5('a'), md5('b')], jsonb_build_object('a', '$2b$12$x'), '{a}');
          insert into member (id, nick, sha, plain) select i, 'b' || i, md5(i::text), i from generate_series(2, 9) i;
          insert into file values (md5('a'), md5('a'), 1);",
     )
@@ -580,17 +581,20 @@ async fn columns_with_values_like_secrets_are_left_out() {
         ("note_c", "whose values look like digests"),
         ("note_d", "whose values look like tokens or keys"),
         ("sha", "whose values look like digests"),
+        ("codes", "whose values look like digests"),
+        ("prefs", "whose values look like hashes of passwords"),
+        ("value", "which may hold a secret"),
     ] {
         let told = format!("# Left out: column {column}, {why}");
         assert!(text.contains(&told), "{told}: {text}");
         assert!(!text.contains(&format!("\"{column}\"")), "{text}");
     }
-    for shown in ["nick", "plain", "etag", "parent", "note"] {
+    for shown in ["nick", "plain", "etag", "parent", "note", "tags", "label"] {
         assert!(text.contains(&format!("\"{shown}\"")), "{shown}: {text}");
     }
     let told = stdout(&output);
     assert!(
-        told.contains("left out: 7 columns that may hold secrets"),
+        told.contains("left out: 10 columns that may hold secrets"),
         "{told}"
     );
 }

@@ -78,15 +78,18 @@ from pg_attribute g join pg_class c on c.oid = g.attrelid and not c.relispartiti
 where g.attgenerated <> '' and (getdatabaseencoding() <> 'SQL_ASCII' \
   or encode(convert_to(concat(g.attname, s.attname), 'SQL_ASCII'), 'hex') ~ '{utf8}')";
 
-/// Columns whose values may be texts or bytes. A virtual column may fail when it is read, and foreign tables are elsewhere.
+/// Columns whose values may be texts or bytes, or have texts: arrays, JSON, hstore. A virtual column may fail when it is read, and
+/// foreign tables are elsewhere.
 const TEXTS_SQL: &str = "\
 select c.oid::int8 as oid, format('%I.%I', n.nspname, c.relname) as table, array_agg(a.attname::text order by a.attnum) as columns, \
   array_agg(case when 'bytea'::regtype in (t.oid, t.typbasetype) then format('encode(substring(%I from 1 for 65), ''hex'')', a.attname) \
-    else format('left(%I::text, 129)', a.attname) end order by a.attnum) as values \
+    else format('left(%I::text, %s)', a.attname, case t.typcategory when 'S' then 129 else 4096 end) end order by a.attnum) as values, \
+  array_agg(t.typcategory <> 'S' and 'bytea'::regtype not in (t.oid, t.typbasetype) order by a.attnum) as structured \
 from pg_class c join pg_namespace n on n.oid = c.relnamespace \
   join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped and a.attgenerated = '' \
-  join pg_type t on t.oid = a.atttypid \
-where c.relkind in ('r', 'p') and not c.relispartition and (t.typcategory = 'S' or 'bytea'::regtype in (t.oid, t.typbasetype)) \
+  join pg_type t on t.oid = a.atttypid left join pg_type e on e.oid = t.typelem and t.typcategory = 'A' \
+where c.relkind in ('r', 'p') and not c.relispartition and (t.typcategory = 'S' or 'bytea'::regtype in (t.oid, t.typbasetype) \
+    or e.typcategory = 'S' or t.typname in ('json', 'jsonb', 'hstore')) \
   and n.nspname <> 'information_schema' and n.nspname !~ '^pg_' and has_schema_privilege(n.oid, 'usage') \
   and has_column_privilege(c.oid, a.attnum, 'select') \
   and (getdatabaseencoding() <> 'SQL_ASCII' \
@@ -142,6 +145,7 @@ async fn read_sample(
     let table: &str = row.try_get("table")?;
     let columns: Vec<String> = row.try_get("columns")?;
     let values: Vec<String> = row.try_get("values")?;
+    let structured: Vec<bool> = row.try_get("structured")?;
     let sql = format!(
         "select array[{}] as sample from {table} limit {ROWS_SAMPLED}",
         values.join(", ")
@@ -159,6 +163,14 @@ async fn read_sample(
     };
     let found = columns.into_iter().enumerate().filter_map(|(at, column)| {
         let values = rows.iter().filter_map(|row| row.get(at)?.as_deref());
+        let is_structured = structured.get(at) == Some(&true);
+        let values = values.map(|value| {
+            if is_structured {
+                SecretValues::within(value)
+            } else {
+                value
+            }
+        });
         let found = SecretValues::of(&values.collect::<Vec<_>>())?;
         Some((column, found))
     });

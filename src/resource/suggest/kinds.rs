@@ -145,6 +145,32 @@ const ABOUT_SECRETS: &[&str] = &[
 /// Words after which `pass` is no password, and `pin` no number: `pass_rate`.
 const PASSING: &[&str] = &["rate", "count", "mark", "type", "percentage", "score", "id"];
 
+/// Last words of the names of tables whose rows are secrets.
+const SECRET_TABLES: &[&str] = &[
+    "credential",
+    "credentials",
+    "password",
+    "passwords",
+    "secret",
+    "secrets",
+    "token",
+    "tokens",
+];
+
+/// Columns of such a table that have the secret.
+const SECRET_MEMBERS: &[&str] = &[
+    "body",
+    "code",
+    "content",
+    "contents",
+    "data",
+    "key",
+    "payload",
+    "plaintext",
+    "text",
+    "value",
+];
+
 /// Columns of a session of a web application.
 const SESSION_COLUMNS: [&str; 10] = [
     "data",
@@ -268,6 +294,16 @@ pub(super) fn is_secret(column: &str, value: &ValueType) -> bool {
             SECRETS.iter().any(|part| letters.contains(part)) || has_word(SECRET_WORDS)
         }
     }
+}
+
+/// Whether the name of a table says that a column is secret whose own name says nothing.
+pub(super) fn is_secret_of(table: &str, column: &str, value: &ValueType) -> bool {
+    let is_of_secrets = words(table)
+        .last()
+        .is_some_and(|last| SECRET_TABLES.contains(&last.as_str()));
+    is_of_secrets
+        && SECRET_MEMBERS.contains(&&*column.to_lowercase())
+        && is_secret(SECRET_TABLES[0], value)
 }
 
 /// Whether values of a type have an attribute whose name says that it is secret.
@@ -406,6 +442,26 @@ mod tests {
         for name in ["pin", "otp", "user_pin", "totp_code"] {
             assert!(is_secret(name, &ValueType::Integer), "{name}");
         }
+    }
+
+    #[test]
+    fn columns_of_tables_of_secrets_are_secret() {
+        let text = ValueType::Text { max: None };
+        for (table, column) in [
+            ("secrets", "value"),
+            ("ApiToken", "key"),
+            ("user_credentials", "Data"),
+        ] {
+            assert!(is_secret_of(table, column, &text), "{table} {column}");
+        }
+        for (table, column) in [
+            ("secrets", "label"),
+            ("secret_santa", "value"),
+            ("setting", "value"),
+        ] {
+            assert!(!is_secret_of(table, column, &text), "{table} {column}");
+        }
+        assert!(!is_secret_of("tokens", "value", &ValueType::Integer));
     }
 
     #[test]

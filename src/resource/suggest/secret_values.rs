@@ -104,13 +104,24 @@ impl SecretValues {
         };
         if has(&is_password) {
             Some(Self::Passwords)
-        } else if has(&|value| is_jwt(value) || begins_with(value, KEY_HEADS)) {
+        } else if has(&is_key) {
             Some(Self::Keys)
         } else if are_digests(&values) {
             Some(Self::Digests)
         } else {
             None
         }
+    }
+}
+
+impl SecretValues {
+    /// Finds a text in an array, JSON or hstore, as PostgreSQL writes these, that looks like a secret; else the first text.
+    pub fn within(value: &str) -> &str {
+        let texts = value.strip_prefix('{').unwrap_or(value).split(['"', ',']);
+        let mut texts = texts.map(|text| text.trim_end_matches('}').trim());
+        let first = texts.clone().find(|text| !text.is_empty());
+        let secret = texts.find(|text| is_password(text) || is_key(text));
+        secret.or(first).unwrap_or_default()
     }
 }
 
@@ -127,6 +138,10 @@ fn begins_with(value: &str, heads: &[&str]) -> bool {
 fn is_password(value: &str) -> bool {
     let is_of_postgresql = value.strip_prefix("md5").is_some_and(is_digest);
     is_of_postgresql || begins_with(value, PASSWORD_HEADS)
+}
+
+fn is_key(value: &str) -> bool {
+    is_jwt(value) || begins_with(value, KEY_HEADS)
 }
 
 /// A header in base64url begins with `{"`, and two dots separate the parts, of which the end may be cut off.
@@ -204,6 +219,24 @@ mod tests {
         ];
         for values in digests {
             assert_eq!(SecretValues::of(&values), Some(SecretValues::Digests));
+        }
+    }
+
+    #[test]
+    fn texts_within_values_tell_what_they_are() {
+        for value in [
+            "{$2b$12$R9h/cIPz0gi.URNNX3kh2O,plain}",
+            r#"{plain,"$argon2id$v=19$m=65536,t=3,p=4$c2FsdA$aGFzaA"}"#,
+            r#"{"name": "x", "login": {"hash": "{SSHA}DkMTwBl+a/3DQTxCYEApdUtNXGgdUac3"}}"#,
+            r#""name"=>"x", "hash"=>"$2y$10$dXJ3SW6G7P50lGmMkkmwe""#,
+        ] {
+            let found = SecretValues::of(&[SecretValues::within(value)]);
+            assert_eq!(found, Some(SecretValues::Passwords), "{value}");
+        }
+        let digests = SecretValues::within("{5f4dcc3b5aa765d61d8327deb882cf99,x}");
+        assert_eq!(SecretValues::of(&[digests]), Some(SecretValues::Digests));
+        for value in ["", "{}", "{a,b}", r#"{"price": "$2 and $1"}"#, "[1, null]"] {
+            assert_eq!(SecretValues::of(&[SecretValues::within(value)]), None);
         }
     }
 

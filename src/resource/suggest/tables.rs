@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use crate::resource::catalogue::{Catalogue, Column, ForeignKey, Table};
 use crate::resource::key::key_type;
 use crate::resource::sql::identifier;
-use crate::resource::suggest::kinds::{SECRET_NAME, has_secret, is_of_migrations, is_secret};
+use crate::resource::suggest::kinds::{
+    SECRET_NAME, has_secret, is_of_migrations, is_secret, is_secret_of,
+};
 use crate::resource::suggest::names::NAME_BYTES_MAX;
 use crate::resource::suggest::secret_values::SecretValues;
 use crate::resource::suggest::survey::{ColumnStatistics, Survey, SurveyedTable};
@@ -181,7 +183,9 @@ impl<'a> Tables<'a> {
             let value = value_of(table, column);
             let mut keys = table.foreign_keys.iter();
             let refers = keys.any(|key| key.columns.iter().any(|own| own == column));
-            if !refers && is_secret(column, value) {
+            if !refers
+                && (is_secret(column, value) || is_secret_of(&table.name.name, column, value))
+            {
                 return Some(SECRET_NAME);
             }
             if let Some(values) = self.secret_values(table, column) {
