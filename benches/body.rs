@@ -140,7 +140,15 @@ fn bodies(criterion: &mut Criterion) {
     });
     let patch = br#"{"deptLocation":"BOSTON"}"#;
     group.bench_function("merge patch", |bencher| {
-        bencher.iter(|| merge_patch(&writable, document.as_bytes(), patch, &mut scratch));
+        bencher.iter(|| {
+            merge_patch(
+                &writable,
+                document.as_bytes(),
+                patch,
+                &mut scratch,
+                &mut Vec::new(),
+            )
+        });
     });
     group.finish();
 }

@@ -19,7 +19,7 @@ use std::borrow::Cow;
 use crate::resource::body::decimal::Decimal;
 use crate::resource::writable::pointer_token;
 
-pub use self::merge::merge_patch;
+pub use self::merge::{join_refused, merge_patch};
 pub use self::parse::{BYTE_ORDER_MARK, DEPTH_MAX, HAS_BYTE_ORDER_MARK, Scratch};
 pub use self::rows::rows_of;
 pub use self::split::{Framing, SplitError, Splitter, is_space};
@@ -138,9 +138,11 @@ impl Mismatches {
     /// Counts digits that PostgreSQL will write for numbers with an exponent. Adds a mismatch and returns false if the
     /// document has too many.
     fn add_digits(&mut self, digits: usize) -> bool {
+        let did_fit = self.digits <= WRITTEN_DIGITS_MAX;
         self.digits = self.digits.saturating_add(digits);
         let fits = self.digits <= WRITTEN_DIGITS_MAX;
-        if !fits {
+        // Others than the first one that is too long may be short.
+        if did_fit && !fits {
             self.add(format!(
                 "makes the numbers with an exponent longer than {WRITTEN_DIGITS_MAX} digits in all, as PostgreSQL writes them"
             ));

@@ -111,7 +111,14 @@ async fn every_document_is_a_body_of_the_same_rows() {
         let document = larder.get(&format!("/roots/{id}")).await.body;
         let key = [Cow::Owned(id.to_string())];
         let mode = WriteMode::Replace(&key);
-        let merged = merge_patch(&writable, document.as_bytes(), b"{}", &mut scratch).unwrap();
+        let merged = merge_patch(
+            &writable,
+            document.as_bytes(),
+            b"{}",
+            &mut scratch,
+            &mut Vec::new(),
+        )
+        .unwrap();
         let json = |text: &[u8]| serde_json::from_slice::<serde_json::Value>(text).unwrap();
         assert!(json(&merged) == json(document.as_bytes()), "{document}");
         let read = rows_of(

@@ -3,40 +3,58 @@
 use std::collections::HashMap;
 
 use crate::resource::body::parse::{Json, JsonNode, Scratch, with_json};
-use crate::resource::body::{BodyError, Mismatches};
+use crate::resource::body::{BodyError, MISMATCHES_MAX, Mismatch, Mismatches};
 use crate::resource::writable::{MemberKind, Writable};
 
-/// Applies `patch` to `document`. [`rows_of`](super::rows_of) has to check the result.
+/// Applies `patch` to `document`. [`rows_of`](super::rows_of) has to check the result. Adds the members to `refused` that a
+/// patch can't have.
 ///
 /// Null as the value of a column sets the column to null, not to its default. Null as the value of children removes all
 /// of them.
 /// # Errors
-/// [`BodyError`], also if the patch has a member that can't be written.
+/// [`BodyError`].
 pub fn merge_patch(
     writable: &Writable,
     document: &[u8],
     patch: &[u8],
     scratch: &mut Scratch,
+    refused: &mut Vec<Mismatch>,
 ) -> Result<Vec<u8>, BodyError> {
     let mut mismatches = Mismatches::default();
     let mut merged = Vec::with_capacity(document.len() + patch.len());
     let read = with_json(document, &mut Scratch::default(), |document| {
         with_json(patch, scratch, |patch| {
             check(writable, patch, &mut mismatches);
-            if mismatches.found.is_empty() {
-                let keeps_null = |name: &str| is_column(writable, name);
-                merge(Some(document), patch, &keeps_null, &mut merged);
-            }
+            let keeps_null = |name: &str| is_column(writable, name);
+            merge(Some(document), patch, &keeps_null, &mut merged);
         })
     });
     // A value of a `json` column may nest deeper than a body may, or have half of a surrogate pair.
     read.map_err(|why| BodyError::Malformed(why).of_stored())?
         .map_err(BodyError::Malformed)?;
-    if mismatches.found.is_empty() {
-        Ok(merged)
-    } else {
-        Err(BodyError::Mismatches(mismatches.found))
+    *refused = mismatches.found;
+    Ok(merged)
+}
+
+/// Joins the members that a patch can't have with what is wrong in its result.
+///
+/// # Errors
+/// [`BodyError`] if there is any of both.
+pub fn join_refused(refused: Vec<Mismatch>, read: Result<(), BodyError>) -> Result<(), BodyError> {
+    let mut all = refused;
+    match read {
+        Ok(()) if all.is_empty() => return Ok(()),
+        Err(BodyError::Mismatches(found)) => {
+            let is_new =
+                |mismatch: &Mismatch| all.iter().all(|known| known.pointer != mismatch.pointer);
+            let new: Vec<Mismatch> = found.into_iter().filter(is_new).collect();
+            all.extend(new);
+            all.truncate(MISMATCHES_MAX);
+        }
+        Err(error) if all.is_empty() => return Err(error),
+        _ => {}
     }
+    Err(BodyError::Mismatches(all))
 }
 
 /// Adds the members that a patch must not have. The values of other members are checked later, as parts of the
@@ -149,21 +167,24 @@ fn merge(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::body::{Mismatch, testing};
+    use crate::resource::body::testing;
 
     fn merged(document: &str, patch: &str) -> Result<String, Vec<Mismatch>> {
         let writable = testing::depts();
         let mut scratch = Scratch::default();
+        let mut refused = Vec::new();
         let merged = merge_patch(
             &writable,
             document.as_bytes(),
             patch.as_bytes(),
             &mut scratch,
+            &mut refused,
         );
-        match merged {
-            Ok(merged) => Ok(String::from_utf8(merged).unwrap()),
-            Err(BodyError::Mismatches(mismatches)) => Err(mismatches),
-            Err(error) => panic!("{error}"),
+        let merged = String::from_utf8(merged.unwrap()).unwrap();
+        if refused.is_empty() {
+            Ok(merged)
+        } else {
+            Err(refused)
         }
     }
 
@@ -179,6 +200,7 @@ mod tests {
                 document.as_bytes(),
                 patch.as_bytes(),
                 &mut scratch,
+                &mut Vec::new(),
             )
         };
         let text = format!("{{\"data\":{deep}}}");
@@ -254,6 +276,26 @@ mod tests {
             Ok(r#"{"no":1,"a/b":"x","loc":"y","emps":[{"sal":null}]}"#.to_owned())
         );
         assert_eq!(merged(document, "{}"), Ok(document.to_owned()));
+    }
+
+    #[test]
+    fn all_that_is_wrong_is_told_once() {
+        let mismatch = |pointer: &str| Mismatch {
+            pointer: pointer.to_owned(),
+            message: String::new(),
+        };
+        let refused = || vec![mismatch("/a"), mismatch("/b")];
+        let found = || Err(BodyError::Mismatches(vec![mismatch("/b"), mismatch("/c")]));
+        let joined = |refused: Vec<Mismatch>, read| match join_refused(refused, read) {
+            Err(BodyError::Mismatches(all)) => {
+                all.into_iter().map(|mismatch| mismatch.pointer).collect()
+            }
+            other => vec![format!("{other:?}")],
+        };
+        assert_eq!(joined(refused(), found()), ["/a", "/b", "/c"]);
+        assert_eq!(joined(refused(), Ok(())), ["/a", "/b"]);
+        assert_eq!(joined(Vec::new(), found()), ["/b", "/c"]);
+        assert!(join_refused(Vec::new(), Ok(())).is_ok());
     }
 
     #[test]

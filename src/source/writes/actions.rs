@@ -7,7 +7,7 @@ use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::task::{JoinError, spawn_blocking};
 
-use crate::resource::body::{BodyError, Scratch, WriteMode, merge_patch, rows_of};
+use crate::resource::body::{BodyError, Scratch, WriteMode, join_refused, merge_patch, rows_of};
 use crate::resource::key::key_parts;
 use crate::resource::writable::Rows;
 use crate::source::SourceError;
@@ -408,14 +408,15 @@ async fn patched_rows(
     let merge = move || {
         let writable = WriteTarget::of(&resource)?.writable;
         let mut scratch = Scratch::default();
-        let patched = merge_patch(writable, &document, &patch, &mut scratch);
+        let mut refused = Vec::new();
+        let patched = merge_patch(writable, &document, &patch, &mut scratch, &mut refused);
         let patched = patched.map_err(WriteError::Body)?;
         let parts = key_parts(&key, resource.key.columns.len());
         let mode = WriteMode::Replace(&parts);
         let mut rows = Rows::of(writable);
         let claim = writer.claim();
         let read = rows_of(writable, &patched, mode, claim, &mut scratch, &mut rows);
-        read.map_err(WriteError::Body)?;
+        join_refused(refused, read).map_err(WriteError::Body)?;
         Ok(rows)
     };
     if bytes <= INLINE_BYTES_MAX {
