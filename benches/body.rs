@@ -50,6 +50,7 @@ fn level(name: &str, columns: &[(&str, ValueType)]) -> Level {
         members: members.collect(),
         columns: columns.collect(),
         key: vec![0],
+        key_name: None,
         link: Vec::new(),
         unique: Vec::new(),
         pointers: Vec::new(),

@@ -191,7 +191,7 @@ problems! {
     TOO_LONG_TO_PATCH = PAYLOAD_TOO_LARGE,
         "the stored document is longer than four times document_max: PUT and DELETE replace it";
     KEY_REUSED = UNPROCESSABLE_ENTITY, "the Idempotency-Key was used for another request";
-    EXISTS = CONFLICT, "a document with this key, or with another value that must be unique, exists";
+    EXISTS = CONFLICT, "a document with this key exists";
     FOREIGN_OWNER = FORBIDDEN, "the document would have another owner than the client";
     NO_CLAIM = FORBIDDEN, "the credentials lack the claim that the owner of a document must equal";
     FOREIGN_TARGETS = FORBIDDEN, "the document would point to rows that are neither the client's own nor shared";
@@ -207,9 +207,9 @@ problems! {
     WRITE_UNREACHABLE = SERVICE_UNAVAILABLE, "PostgreSQL can't be reached; nothing was written";
     /// PostgreSQL reported an error that the client did not cause.
     NOT_WRITTEN = INTERNAL_SERVER_ERROR, "PostgreSQL could not write this document; nothing was written";
-    CONFLICT = CONFLICT, "it conflicts with an existing row, which has a value that must be unique (unique constraint)";
+    CONFLICT = CONFLICT, "another row, of the table or of the body, has a value that must be unique (unique constraint)";
     UNRELATED = CONFLICT,
-        "it refers to a row that does not exist, or another row refers to one that it changes (foreign key constraint)";
+        "a row that it refers to does not exist, or rows of another table still refer to what it changes (foreign key constraint)";
     EXCLUDED = CONFLICT, "it conflicts with an existing row (exclusion constraint)";
     CHANGED_BY_TRIGGER = CONFLICT,
         "a trigger of the database has changed the row that the write was about to change; nothing was changed";
@@ -522,7 +522,9 @@ impl From<WriteError> for Problem {
             WriteError::Unknown => Self::COMMIT_UNKNOWN,
             WriteError::CommitDeadline => Self::COMMIT_TIMEOUT,
             WriteError::Deadline => Self::WRITE_TIMEOUT,
-            WriteError::Exists => Self::EXISTS.with_code(UNIQUE_VIOLATION),
+            WriteError::Exists(violation) => {
+                Self::EXISTS.with_violation(UNIQUE_VIOLATION.into(), violation, false)
+            }
             WriteError::HiddenKey(pointers) => Self::hidden(pointers),
             WriteError::Absent => Self::NO_SUCH_DOCUMENT,
             WriteError::ForeignOwner => Self::FOREIGN_OWNER,
@@ -580,7 +582,7 @@ impl Problem {
     }
 
     fn refused(code: String, refusal: Refusal, violation: Violation) -> Self {
-        let mut problem = match refusal {
+        let problem = match refusal {
             Refusal::Conflict => match code.as_str() {
                 "23P01" => Self::EXCLUDED,
                 "27000" => Self::CHANGED_BY_TRIGGER,
@@ -597,13 +599,19 @@ impl Problem {
                 "a trigger of the database refused the write",
             ),
         };
+        problem.with_violation(code, violation, refusal == Refusal::Invalid)
+    }
+
+    /// Adds the code, the name of the constraint, and the members that it is over. `is_invalid` is for values that do not fit
+    /// the table.
+    fn with_violation(mut self, code: String, violation: Violation, is_invalid: bool) -> Self {
         let Violation {
             constraint,
             pointers,
             ..
         } = violation;
         if let Some(constraint) = &constraint {
-            problem.detail = format!("{}: {constraint}", problem.detail).into();
+            self.detail = format!("{}: {constraint}", self.detail).into();
         }
         let detail = match code.as_str() {
             // not_null_violation, of a column that a trigger could have set
@@ -614,14 +622,14 @@ impl Problem {
             }
             "23514" => "violates a check constraint",
             // 42: syntax errors of values; XX: errors that extensions raise.
-            code if refusal == Refusal::Invalid
+            code if is_invalid
                 && ["22", "42", "XX"]
                     .iter()
                     .any(|class| code.starts_with(class)) =>
             {
                 "is not a value that the column can have"
             }
-            _ => &*problem.detail,
+            _ => &*self.detail,
         };
         let errors = pointers.into_iter().map(|pointer| FieldError {
             constraint: constraint.clone(),
@@ -629,8 +637,8 @@ impl Problem {
             ..FieldError::new(pointer, detail)
         });
         let errors: Vec<FieldError> = errors.collect();
-        problem.errors = errors;
-        problem.with_code(code)
+        self.errors = errors;
+        self.with_code(code)
     }
 }
 

@@ -253,6 +253,8 @@ pub(crate) fn is_same_set(one: &[String], other: &[String]) -> bool {
 /// A unique constraint or index.
 #[derive(Clone, Debug)]
 pub struct UniqueKey {
+    /// Of its index, which its constraint has, too.
+    pub name: String,
     /// Its columns.
     pub columns: Vec<String>,
     /// It is the primary key.

@@ -65,6 +65,8 @@ pub struct Level {
     /// The columns that identify a row, as places in `columns`: the resource's key for the root, the primary key of the
     /// table for other levels.
     pub key: Vec<usize>,
+    /// The name of the unique index on the columns of `key`.
+    pub key_name: Option<String>,
     /// Pairs of columns that are equal in a row and in the row above: a place in `columns`, and one in the columns of
     /// the level above. Empty for the root.
     pub link: Vec<(usize, usize)>,
@@ -343,10 +345,16 @@ impl Levels<'_> {
             let unknown = || format!("the link of {} was not found", rows_at(&path));
             level.link.push((own, upper.ok_or_else(unknown)?));
         }
-        let unique = table.unique_keys.iter().filter(|unique| !unique.deferrable);
-        let places = unique.map(|unique| unique.columns.iter().map(|column| level.at(column)));
-        let known = places.filter_map(|places| places.collect::<Option<Vec<usize>>>());
-        level.unique = known.filter(|unique| *unique != level.key).collect();
+        for unique in table.unique_keys.iter().filter(|unique| !unique.deferrable) {
+            let columns = unique.columns.iter().map(|column| level.at(column));
+            match columns.collect::<Option<Vec<usize>>>() {
+                Some(columns) if columns != level.key => level.unique.push(columns),
+                Some(_) => {
+                    level.key_name.get_or_insert_with(|| unique.name.clone());
+                }
+                None => {}
+            }
+        }
         // A write never changes the key of an existing row, but may change other columns, and rows below would lose
         // their link.
         for pair in row.children.iter().flat_map(|child| &child.on) {
@@ -521,6 +529,7 @@ impl Level {
             columns: Vec::with_capacity(row.fields.len()),
             members: Vec::new(),
             key: Vec::new(),
+            key_name: None,
             link: Vec::new(),
             unique: Vec::new(),
             pointers: Vec::new(),

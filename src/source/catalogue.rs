@@ -319,11 +319,12 @@ async fn read_indexes(
 ) -> Result<(), SourceError> {
     // Column 0 stands for an expression. Such an index does not identify or find a row by its columns alone, and one with
     // another collation than the column's does not find it by a comparison of columns.
-    let sql = "select i.indrelid::int8 as oid, i.indisprimary as primary, \
+    let sql = "select i.indrelid::int8 as oid, x.relname::text as name, i.indisprimary as primary, \
            i.indisunique and (i.indimmediate or i.indisprimary) as is_unique, not i.indimmediate as deferrable, \
            array(select a.attname::text from generate_series(0, i.indnkeyatts - 1) k \
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[k] order by k) as columns \
-         from pg_index i where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
+         from pg_index i join pg_class x on x.oid = i.indexrelid \
+         where i.indrelid::int8 = any($1) and i.indisvalid and i.indpred is null \
            and 0 <> all (i.indkey::int2[]) \
            and not exists (select from generate_series(0, i.indnkeyatts - 1) k join pg_attribute a \
              on a.attrelid = i.indrelid and a.attnum = i.indkey[k] where a.attcollation <> i.indcollation[k]) \
@@ -332,6 +333,7 @@ async fn read_indexes(
         let columns: Vec<String> = row.try_get("columns")?;
         if row.try_get("is_unique")? {
             table.unique_keys.push(UniqueKey {
+                name: row.try_get("name")?,
                 columns: columns.clone(),
                 primary: row.try_get("primary")?,
                 deferrable: row.try_get("deferrable")?,

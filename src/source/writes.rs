@@ -298,7 +298,8 @@ impl Writes {
     /// Why nothing was written. After [`WriteError::Unknown`] and [`WriteError::CommitDeadline`] it may have been written.
     pub async fn write(&self, write: Write, wait_max: Duration) -> WriteResult {
         write.check_inserted()?;
-        let is_restricted = write.writer.is_restricted();
+        let restricted = write.writer.is_restricted();
+        let restricted = restricted.then(|| Arc::clone(&write.resource));
         let (done, outcome) = oneshot::channel();
         let gate = Arc::new(CommitGate::default());
         self.shared.queue().push(QueuedWrite {
@@ -308,8 +309,10 @@ impl Writes {
         })?;
         self.shared.wake_worker();
         match timeout(wait_max, outcome).await {
-            Ok(Ok(outcome)) if is_restricted => outcome.map_err(WriteError::without_hidden),
-            Ok(Ok(outcome)) => outcome,
+            Ok(Ok(outcome)) => outcome.map_err(|error| match restricted {
+                Some(resource) => error.without_hidden(&resource),
+                None => error,
+            }),
             // The workers have ended.
             Ok(Err(_)) if gate.give_up() => {
                 Err(SourceError::Unavailable("larder is stopping".into()).into())

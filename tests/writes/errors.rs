@@ -449,6 +449,34 @@ async fn a_refused_write_names_the_constraint_and_its_members() {
     assert!(!answer.body.contains("hinted"), "{}", answer.body);
 }
 
+/// The answer named neither the constraint nor the members, so that a client could not tell which value was taken.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_exists_is_named() {
+    let larder = TestService::start(
+        "create table place (shop int, no int, note text, constraint place_key primary key (shop, no)); insert into place values (1, 2)",
+        "[[resource]]\nname = 'place'\ntable = 'place'\nfields = { shop = 'shop', no = 'number' }",
+    )
+    .await;
+    let taken = json!({"shop": 1, "number": 2});
+    let single = larder.post("/place", &taken).await;
+    let bulk = larder
+        .post("/place", &json!([{"shop": 1, "number": 1}, taken]))
+        .await;
+    for (answer, pointers) in [
+        (single, ["/shop", "/number"]),
+        (bulk, ["/1/shop", "/1/number"]),
+    ] {
+        assert_eq!(answer.status, StatusCode::CONFLICT, "{}", answer.body);
+        let problem = answer.json();
+        for (number, pointer) in pointers.into_iter().enumerate() {
+            let error = &problem["errors"][number];
+            let found = (&error["pointer"], &error["constraint"], &error["code"]);
+            let expected = (&json!(pointer), &json!("place_key"), &json!("23505"));
+            assert_eq!(found, expected, "{}", answer.body);
+        }
+    }
+}
+
 /// A value within a composite type was told as that of another column with the same domain.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_domain_within_a_type_is_told_as_its_own_column() {

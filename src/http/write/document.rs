@@ -209,7 +209,7 @@ impl DocumentWrite<'_> {
         };
         let mut written = match self.documents.write(write).await {
             Ok(written) => written,
-            Err(WriteError::Exists) if request.preconditions().is_if_none_match_any() => {
+            Err(WriteError::Exists(_)) if request.preconditions().is_if_none_match_any() => {
                 return Err(Problem::PRECONDITION_FAILED.into());
             }
             Err(error @ WriteError::Source(SourceError::Altered(_))) => {

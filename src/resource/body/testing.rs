@@ -50,6 +50,7 @@ pub(super) fn level(name: &str, columns: Vec<WritableColumn>) -> Level {
         members: members.collect(),
         columns,
         key: vec![0],
+        key_name: None,
         link: Vec::new(),
         unique: Vec::new(),
         pointers: Vec::new(),

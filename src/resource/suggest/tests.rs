@@ -84,6 +84,7 @@ impl Database {
     fn unique(&mut self, columns: &[&str]) -> &mut Self {
         let columns = owned(columns);
         self.last().unique_keys.push(UniqueKey {
+            name: String::new(),
             columns: columns.clone(),
             primary: false,
             deferrable: false,

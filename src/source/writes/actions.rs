@@ -35,7 +35,7 @@ impl Transaction<'_> {
         write: &Write,
     ) -> Result<WrittenDocument, Failure> {
         match &write.action {
-            Action::Insert { .. } => Err(WriteError::Exists.into()),
+            Action::Insert { .. } => Err(WriteError::exists(target.writable).into()),
             Action::Replace { key, rows } => self.replace(target, write, key, rows).await,
             Action::Patch { key, patch } => self.patch(target, write, key, patch).await,
             Action::Delete { key } => self.delete(target, write, key).await,
@@ -245,9 +245,9 @@ impl Transaction<'_> {
         match inserted.documents.pop() {
             Some((_, done)) if done.key == key => Ok(done),
             Some(_) => Err(WriteError::KeyChanged.into()),
-            None => Err(match inserted.conflict(0) {
+            None => Err(match inserted.conflict(target.writable, 0) {
                 // Another transaction has inserted it meanwhile; the next attempt finds it.
-                WriteError::Exists => WriteError::unique_violation().into(),
+                WriteError::Exists(_) => WriteError::unique_violation().into(),
                 hidden => hidden.into(),
             }),
         }

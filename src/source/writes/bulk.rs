@@ -213,7 +213,7 @@ impl BulkTransaction<'_> {
         let inserted = self.try_insert(rows).await;
         inserted.map_err(|fault| BulkError {
             error: if self.writer.is_restricted() {
-                fault.error.without_hidden()
+                fault.error.without_hidden(&self.resource)
             } else {
                 fault.error
             },
@@ -373,7 +373,7 @@ impl Transaction<'_> {
         let keys = keys.into_iter().enumerate();
         let keys = keys.map(|(document, key)| {
             key.ok_or_else(|| BulkError {
-                error: inserted.conflict(document),
+                error: inserted.conflict(target.writable, document),
                 document: Some(document),
             })
         });

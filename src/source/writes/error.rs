@@ -2,6 +2,7 @@
 
 use sqlx::postgres::{PgDatabaseError, PgErrorPosition};
 
+use crate::resource::Resource;
 use crate::resource::body::BodyError;
 use crate::resource::writable::Writable;
 use crate::source::writes::violation::Violation;
@@ -25,9 +26,9 @@ pub enum WriteError {
     /// PostgreSQL did not respond to the commit within the time that a request has. The write may have been committed.
     #[error("PostgreSQL did not respond to the commit in time")]
     CommitDeadline,
-    /// A document with this key, or with another value that must be unique, exists.
+    /// A document with this key exists.
     #[error("the document exists")]
-    Exists,
+    Exists(Violation),
     /// The tables have rows with keys of the write that conditions hide. It has the JSON pointers of the rows of the write.
     #[error("hidden rows have these keys")]
     HiddenKey(Vec<String>),
@@ -125,10 +126,24 @@ impl WriteError {
         }
     }
 
+    /// The key of a new document exists.
+    pub(super) fn exists(writable: &Writable) -> Self {
+        Self::Exists(Violation::of_key(writable))
+    }
+
     /// The same error for a client that must not learn whether the row that it conflicts with is hidden.
-    pub(super) fn without_hidden(self) -> Self {
+    pub(super) fn without_hidden(self, resource: &Resource) -> Self {
+        match (self, &resource.writable) {
+            (Self::HiddenKey(pointers), Ok(writable)) if pointers.iter().all(String::is_empty) => {
+                Self::exists(writable)
+            }
+            (error, _) => error.without_violation(),
+        }
+    }
+
+    /// The same error for a client that must not learn which value another row has.
+    fn without_violation(self) -> Self {
         match self {
-            Self::HiddenKey(pointers) if pointers.iter().all(String::is_empty) => Self::Exists,
             Self::HiddenKey(_) => Self::unique_violation(),
             error if error.is_unique_violation() => match error {
                 Self::Refused { code, refusal, .. } => Self::Refused {

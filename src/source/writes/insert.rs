@@ -39,11 +39,11 @@ pub(super) struct Inserted {
 
 impl Inserted {
     /// Why the document of this number was not inserted.
-    pub(super) fn conflict(&mut self, document: usize) -> WriteError {
+    pub(super) fn conflict(&mut self, writable: &Writable, document: usize) -> WriteError {
         let is_root = |row: &mut HiddenRow| row.level == 0 && row.document == document;
         let hidden: Vec<HiddenRow> = self.hidden.extract_if(.., is_root).collect();
         if hidden.is_empty() {
-            WriteError::Exists
+            WriteError::exists(writable)
         } else {
             hidden_key(hidden)
         }
@@ -86,7 +86,7 @@ impl Transaction<'_> {
                 None => None,
             };
             if key.is_some() {
-                return Ok(vec![Err(WriteError::Exists)]);
+                return Ok(vec![Err(WriteError::exists(target.writable))]);
             }
         }
         // Writes that have to be checked here come alone.
@@ -96,7 +96,7 @@ impl Transaction<'_> {
         };
         let mut inserted = self.insert_rows(target, scope, rows).await?;
         let numbers = 0..writes.len();
-        let conflicts = numbers.map(|document| Err(inserted.conflict(document)));
+        let conflicts = numbers.map(|document| Err(inserted.conflict(target.writable, document)));
         let mut outcomes: Vec<_> = conflicts.collect();
         for (document, done) in inserted.documents {
             if let Some(outcome) = outcomes.get_mut(document) {

@@ -83,6 +83,22 @@ impl Violation {
         violation
     }
 
+    /// The key of a new document exists.
+    pub(super) fn of_key(writable: &Writable) -> Self {
+        let mut violation = Self::default();
+        let Some(root) = writable.levels.first() else {
+            return violation;
+        };
+        let is_shown = |column: &&usize| root.columns[**column].field.is_some();
+        let shown = root.key.iter().filter(is_shown);
+        violation.columns = shown.map(|column| (0, *column)).collect();
+        if violation.columns.len() == root.key.len() {
+            violation.constraint.clone_from(&root.key_name);
+        }
+        violation.locate(writable, &Rows::default());
+        violation
+    }
+
     /// Finds the members in `rows` of one document.
     fn locate(&mut self, writable: &Writable, rows: &Rows) {
         for (level, column) in std::mem::take(&mut self.columns) {
