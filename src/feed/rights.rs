@@ -66,15 +66,23 @@ pub(super) async fn owner_remedy(
     connection: &mut PgConnection,
     table: &TableName,
 ) -> Result<String, SourceError> {
-    let (owner, role): (String, String) = sqlx::query_as(
-        "select pg_get_userbyid(relowner)::text, current_user::text from pg_class where oid::int8 = $1",
+    let (owner, role, is_superuser): (String, String, bool) = sqlx::query_as(
+        "select pg_get_userbyid(c.relowner)::text, current_user::text, coalesce(o.rolsuper, false) from pg_class c \
+           left join pg_roles o on o.oid = c.relowner where c.oid::int8 = $1",
     )
     .bind(i64::from(table.oid))
     .fetch_one(connection)
     .await?;
     let (owner, role) = (identifier(&owner), identifier(&role));
+    // A member of a superuser may become one.
+    let sql = if is_superuser {
+        let table = format!("{}.{}", identifier(&table.schema), identifier(&table.name));
+        format!("alter table {table} owner to {role};")
+    } else {
+        format!("grant {owner} to {role};")
+    };
     Ok(format!(
-        "only the owner of a table may add triggers; run `larder install` as {owner}, or: grant {owner} to {role};"
+        "only the owner of a table may add triggers; run `larder install` as {owner}, or: {sql}"
     ))
 }
 
