@@ -76,7 +76,7 @@ fn answers(explanation: &Value) -> String {
         return format!("PostgreSQL alone: {}", escaped(reason));
     }
     match explanation["fresh"].as_bool() {
-        Some(true) => "the tiers that have an entry".to_owned(),
+        Some(true) => "the tiers that have an entry, else PostgreSQL".to_owned(),
         Some(false) => "PostgreSQL alone: the tiers are not known to be fresh".to_owned(),
         None => "not known".to_owned(),
     }
@@ -116,7 +116,7 @@ resource     items
 key          a\\u{202e}\\u{1b}[2Jb
 memory       a document, read 2.2 s ago, 2.0 KiB, entity tag \"ab\", owner \\u{7}anna
 disk         known to be absent, written 1m 30s ago
-answers      the tiers that have an entry
+answers      the tiers that have an entry, else PostgreSQL
 invalidated  3 times, counted with other keys of its group, last 500 ms ago, via bell, extent key
 position     7:7:
 ";

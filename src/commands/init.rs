@@ -157,7 +157,7 @@ fn named_tables(survey: &Survey, args: &InitArgs) -> anyhow::Result<Option<BTree
         if found.is_empty() {
             let names = survey.tables.iter().map(|table| table.name.name.as_str());
             let hint = hint(name, names);
-            bail!("there is no table {name}{hint}; a partition is shown with its table");
+            bail!("there is no table {name}{hint}; of a partition name the partitioned table");
         }
         let is_of_schema = |table: &&&SurveyedTable| args.schema.contains(&table.name.schema);
         if !args.schema.is_empty() && !found.iter().any(|table| is_of_schema(&table)) {

@@ -168,7 +168,14 @@ impl<'a> Resolver<'a> {
             let bare = known
                 .clone()
                 .filter_map(|name| name.split_once('.').map(|(_, bare)| bare));
-            let hint = suggestion(&written.value, known.chain(bare));
+            let same = known.clone().find(|name| {
+                let of_schema = name.split_once('.');
+                of_schema.is_some_and(|(_, bare)| bare == written.value)
+            });
+            let hint = match same {
+                Some(name) => format!("; did you mean {name}?"),
+                None => suggestion(&written.value, known.chain(bare)),
+            };
             self.mistake(
                 &written.place,
                 format!("there is no table {}{hint}", written.value),

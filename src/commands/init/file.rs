@@ -9,10 +9,10 @@ use crate::unseen::escaped;
 
 const HEAD: &str = "\
 # Written by `larder init`. `# ` begins a comment; `#` without a space begins what is suggested and not in force: remove the
-# `#` to have it, but not of what larder refuses, which needs a change of the table first. Without [auth] every client that reaches the public address may read all of this; `larder config --example`
-# shows all settings.
+# `#` to have it. What a comment says that larder refuses needs a change of the table first. Without [auth] every client that
+# reaches the public address may read all of this; `larder config --example` shows all settings.
 ";
-const WRITABLE: &str = "# It may write all of it, too.\n";
+const WRITABLE: &str = "# Every such client may write all of it, too.\n";
 
 /// The file for `suggestion`. Equal suggestions have equal texts.
 pub(super) fn text(suggestion: &Suggestion, is_writable: bool) -> String {

@@ -98,6 +98,14 @@ impl<F: FnMut(Event)> Feed<F> {
         Ok(())
     }
 
+    /// Notes that the database is followed. Returns whether it was lost.
+    fn end_loss(&mut self) -> bool {
+        if self.is_lost {
+            tracing::info!("following the database again");
+        }
+        std::mem::take(&mut self.is_lost)
+    }
+
     /// Tells the cache what was established, as far as it is new, and remembers it.
     fn publish(&mut self, established: Established) -> PassContext {
         let Established {
@@ -116,7 +124,7 @@ impl<F: FnMut(Event)> Feed<F> {
         }
         let known = self.identity.as_ref();
         let is_same_history = known.is_some_and(|known| known.is_same_history(&identity));
-        let was_lost = std::mem::take(&mut self.is_lost);
+        let was_lost = self.end_loss();
         // The identity also differs if the server was started again between two connections.
         if !is_same_history || was_lost || self.identity.as_ref() != Some(&identity) {
             (self.on_event)(Event::Reached(identity.clone()));

@@ -103,7 +103,12 @@ impl PageParams {
         let Some(place) = filters.clone().position(|filter| filter.name == name) else {
             let mut names: Vec<String> = PARAMETERS.map(str::to_owned).into();
             names.extend(filters.map(|filter| filter.name.clone()));
-            let known = format!("the parameters of this list are {}", names.join(", "));
+            let mut known = format!("the parameters of this list are {}", names.join(", "));
+            if resource.root.fields.iter().any(|field| field.name == name) {
+                known.push_str(
+                    ", and `filters` of the resource has to name a field to filter by it",
+                );
+            }
             return Err(unknown(name, &known));
         };
         let refuse = |why: &str| Problem::bad_request(format!("{name} {why}"));
