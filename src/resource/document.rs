@@ -302,7 +302,10 @@ impl ValueTemplate {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::resource::value::ValueType;
 
     /// Type, length and bytes of a value.
     fn value(type_oid: u32, bytes: &[u8]) -> Vec<u8> {
@@ -344,6 +347,21 @@ mod tests {
             let without = RECORD_BYTES_PER_BYTE * json.len();
             assert_eq!(record.len() > without, hidden > 0, "{hidden}");
         }
+    }
+
+    /// Bytes are longer in hexadecimal, as PostgreSQL sends them.
+    #[test]
+    fn nested_values_count_with_the_length_that_they_have_in_documents() {
+        let bytes = ValueType::Array(Box::new(ValueType::Bytea));
+        let value = ValueTemplate::Field(Rendering::Nested(Arc::new(bytes)));
+        let sent = format!("[\"\\\\x{}\"]", "00".repeat(300));
+        let written = |bytes_max| {
+            let mut json = Vec::new();
+            let written = value.write(TEXT, sent.as_bytes(), bytes_max, &mut json);
+            written.map(|()| json.len())
+        };
+        assert_eq!(written(404), Ok(404));
+        assert_eq!(written(403), Err(RenderError::TooLong));
     }
 
     #[test]
