@@ -144,7 +144,12 @@ fn what_shows_a_secret_is_left_out() {
         .refers(&["other_id"], "public.login")
         .add("meeting", "id text, topic text")
         .add("guest", "id int8, session_id text")
-        .refers(&["session_id"], "public.meeting");
+        .refers(&["session_id"], "public.meeting")
+        .add("vault", "token text, n int8");
+    database.surveyed().is_readable = false;
+    database
+        .add("claim", "id int8, vault_id text")
+        .refers(&["vault_id"], "public.vault");
     let login = database
         .catalogue
         .tables
@@ -171,6 +176,7 @@ fn what_shows_a_secret_is_left_out() {
     assert_eq!(resource("login").row.fields, ["id"]);
     assert!(resource("login").by.is_empty() && resource("login").filters.is_empty());
     assert_eq!(resource("visit").row.fields, ["id", "other_id"]);
+    assert_eq!(resource("claim").row.fields, ["id"]);
     // It has the key of a meeting, which is shown.
     assert!(resource("guest").row.left_out.is_empty());
     // Rows of sessions change too often to be shown.
