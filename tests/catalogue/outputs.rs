@@ -1,5 +1,7 @@
 //! Columns whose JSON changes although their row does not: PostgreSQL's output depends on other rows.
 
+use axum::http::{Method, StatusCode};
+use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
@@ -47,6 +49,8 @@ const SCHEMA: &str = "
     create function places_json(place[]) returns json language sql immutable as 'select json ''{}''';
     create cast (place[] as json) with function places_json(place[]);
     create domain spot as place;
+    create function spot_json(spot) returns json language sql immutable as 'select json ''{}''';
+    create cast (spot as json) with function spot_json(spot);
     create table places (id int primary key, c place, d place[], e spot);
     create table by_domain (id int primary key, c twice_named);
     create table by_array (id int primary key, c regrole[]);
@@ -155,6 +159,12 @@ async fn columns_that_are_left_out_and_casts_in_c_are_served() {
     assert_eq!(larder.get("/plain/1").await.body, r#"{"id":1,"n":2}"#);
     let places = r#"{"id":1,"c":{"a":1,"at":null},"d":[{"a":2,"at":null}],"e":{"a":3,"at":null}}"#;
     assert_eq!(larder.get("/places/1").await.body, places);
+    let changed = json!({"c": {"a": 4, "at": null}, "e": {"a": 5, "at": null}});
+    let answer = larder
+        .write(Method::PATCH, "/places/1", &[], &changed.to_string())
+        .await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
+    assert_eq!(answer.json()["e"], changed["e"]);
     if hstore {
         let expected = r#"{"id":1,"c":{"a": "1"},"d":[{"b": "2"}]}"#;
         assert_eq!(larder.get("/sets/1").await.body, expected);
