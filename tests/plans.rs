@@ -180,19 +180,21 @@ async fn an_index_on_a_virtual_column_has_the_collation_of_the_column() {
     }
     assert_mended(
         "create table t (id int primary key, c text collate \"C\", d text, v text generated always as (upper(c)) virtual,
-           w text collate \"C\" generated always as (upper(d)) virtual, x text collate \"C\" generated always as (c || 'x') virtual);
+           w text collate \"C\" generated always as (upper(d)) virtual, x text collate \"C\" generated always as (c || 'x') virtual,
+           y text collate \"C\" generated always as (upper(c)) virtual);
          insert into t (id, c, d) select g, 'c' || g, 'd' || g from generate_series(1, 5000) g; analyze",
-        "[[resource]]\nname = 't'\ntable = 't'\nfilters = ['v', 'w', 'x']\n",
+        "[[resource]]\nname = 't'\ntable = 't'\nfilters = ['v', 'w', 'x', 'y']\n",
         &[
             "missing-index public.t: create index concurrently \"t_v_id_idx\" on \"public\".\"t\" ((upper(c)) collate \"default\", \"id\");",
             "missing-index public.t: create index concurrently \"t_w_id_idx\" on \"public\".\"t\" ((upper(d)) collate \"C\", \"id\");",
             "missing-index public.t: create index concurrently \"t_x_id_idx\" on \"public\".\"t\" (((c || 'x'::text)), \"id\");",
+            "missing-index public.t: create index concurrently \"t_y_id_idx\" on \"public\".\"t\" ((upper(c)), \"id\");",
         ],
     )
     .await;
 }
 
-/// A temporal foreign key was left out, since no B-tree serves its period.
+/// A temporal foreign key was left out, since no B-tree serves its period. One that is not enforced searches for nothing.
 #[tokio::test]
 async fn rows_that_refer_to_periods_need_an_index_on_the_other_columns() {
     if version(&TestCluster::database().await.url).await < 180_000 {
@@ -201,7 +203,8 @@ async fn rows_that_refer_to_periods_need_an_index_on_the_other_columns() {
     assert_mended(
         "create extension btree_gist;
          create table rate (id int, at daterange, n int primary key, unique (id, at without overlaps));
-         create table stay (rate_id int, during daterange, foreign key (rate_id, period during) references rate (id, period at))",
+         create table stay (rate_id int, during daterange, foreign key (rate_id, period during) references rate (id, period at));
+         create table trust (n int references rate not enforced)",
         "[[resource]]\nname = 'rates'\ntable = 'rate'\n",
         &[
             "foreign-key public.stay: create index concurrently \"stay_rate_id_idx\" on \"public\".\"stay\" (\"rate_id\");",
@@ -355,6 +358,27 @@ async fn rows_that_refer_to_a_partition_need_an_index() {
         format!("foreign-key public.{name}: create index concurrently \"{name}_p_idx\" on \"public\".\"{name}\" (\"p\");")
     });
     assert_mended(sql, toml, &expected.each_ref().map(String::as_str)).await;
+}
+
+/// PostgreSQL 18 need not read the whole of an index that begins with another column.
+#[tokio::test]
+async fn what_an_index_of_other_columns_costs_depends_on_the_version() {
+    let url = TestCluster::database().await.url;
+    execute(
+        &url,
+        "create table t (id int primary key, a int, b int); create index on t (a, b);
+         insert into t select g, g % 2, g from generate_series(1, 5000) g; analyze t",
+    )
+    .await;
+    let toml = "[[resource]]\nname = 't'\ntable = 't'\nfilters = ['b']\n";
+    let findings = report(&url, toml).await.findings;
+    let reasons: Vec<&str> = findings.iter().map(|finding| &*finding.reason).collect();
+    let told =
+        "the whole of it, or from PostgreSQL 18 on a part for each value of its first column";
+    assert!(
+        matches!(&*reasons, [reason] if reason.contains(told)),
+        "{findings:?}"
+    );
 }
 
 #[tokio::test]

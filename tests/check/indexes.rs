@@ -174,6 +174,18 @@ async fn an_index_that_was_not_built_is_built_again() {
 }
 
 /// The statements that create an index on partitions were not all run.
+/// Tables of users in schema larder, where a role of this name makes its own, were left out.
+#[tokio::test]
+async fn indexes_of_users_in_the_schema_of_larder_are_built_again() {
+    assert_mended(
+        "create schema larder; create table larder.visit (customer_id int references customer);
+         create index broken on larder.visit (customer_id);
+         update pg_index set indisvalid = false where indexrelid = 'larder.broken'::regclass",
+        &["invalid-index larder.broken"],
+    )
+    .await;
+}
+
 #[tokio::test]
 async fn indexes_of_partitions_are_attached() {
     let created = "create table part_2 partition of part for values from (10) to (20); create index on only part (x); \
