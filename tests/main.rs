@@ -36,4 +36,5 @@ mod seed;
 mod slow;
 mod state;
 mod tls;
+mod unknown_servers;
 mod writes;

@@ -77,7 +77,8 @@ fn parameters_that_are_not_obeyed_are_refused_by_name_and_never_by_value() {
     let hosts = vec!["h"; HOSTS_MAX + 1].join(",");
     assert!(refusal(&format!("postgres://{hosts}/app")).contains("16 hosts"));
     let obeyed = "channel_binding=prefer&require_auth=!gss,!sspi&gssencmode=disable&keepalives_idle=30\
-        &connect_timeout=10&target_session_attrs=read-write&sslsni=1&application_name=a&sslpassword=";
+        &connect_timeout=10&target_session_attrs=read-write&sslsni=1&application_name=a&sslpassword=\
+        &oauth_issuer=a&oauth_client_id=b&min_protocol_version=3.0";
     ConnectionUrl::parse(&format!("postgres://db.example/app?{obeyed}")).unwrap();
 }
 
