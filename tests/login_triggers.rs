@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use larder::source::session::Database;
 
+use crate::command::configured;
 use crate::harness::cluster::{TestCluster, TestRole};
+use crate::harness::larder_process::LarderProcess;
 use crate::harness::service::{TestService, execute};
 
 const SQL: &str = "
@@ -56,6 +58,16 @@ async fn login_triggers_may_write_and_set_and_are_named_if_they_refuse() {
         );
         larder.stop().await;
     }
+    // The last one is told, once for a process.
+    let directory = configured(&format!("install = 'manual'\n{CONFIG}"));
+    let larder = LarderProcess::start(directory.path(), Some(&role.url), &[]).await;
+    larder.ready().await;
+    let log = std::fs::read_to_string(directory.path().join("larder.log")).unwrap();
+    let named = log.lines().find(|line| line.contains("at_login"));
+    assert!(
+        named.is_some_and(|line| line.contains("sets statement_timeout")),
+        "{log}"
+    );
     for (statement, message) in [
         (
             "raise exception 'no logins on Saturdays'",
