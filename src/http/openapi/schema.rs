@@ -202,3 +202,16 @@ pub(super) fn or_null(mut schema: Value) -> Value {
     }
     schema
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_have_their_offset_at_every_depth() {
+        let visit = ValueType::Composite(vec![("at".into(), ValueType::Timestamp)]);
+        let schema = jsonschema::draft202012::new(&read(&visit, false)).unwrap();
+        assert!(schema.is_valid(&json!({"at": "2026-01-01T10:00:00+00:00"})));
+        assert!(!schema.is_valid(&json!({"at": "2026-01-01T10:00:00"})));
+    }
+}
