@@ -3,11 +3,13 @@
 
 use axum::http::{Method, StatusCode};
 use serde_json::json;
+use sqlx::{Connection, PgConnection};
 
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;
 use crate::harness::service::{TestService, execute};
+use crate::harness::table_locks::unlock;
 use crate::writes::grants_on_larder;
 
 /// `code` refuses null, also where a statement needs a row of its table without values.
@@ -206,4 +208,62 @@ async fn a_role_that_may_not_update_children_writes_the_other_rows() {
     let answer = larder.patch("/p/1", &json!({"cs": [child("x", 2)]})).await;
     assert_eq!(answer.status, StatusCode::FORBIDDEN, "{answer:?}");
     assert_eq!(larder.get("/p/1").await.json(), whole);
+}
+
+/// The rows of `ds` are locked although those of `cs` can't be: the write waits for a transaction that has changed them.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_a_role_may_lock_are_locked_beside_those_that_it_may_not() {
+    let url = TestCluster::database().await.url;
+    let sql = "
+        create table p (id int primary key, body text);
+        create table c (id int primary key, p_id int not null references p); create index on c (p_id);
+        create table d (id int primary key, p_id int not null references p, t text); create index on d (p_id);
+        insert into p values (1, 'b'); insert into c values (1, 1); insert into d values (1, 1, 't')";
+    execute(&url, sql).await;
+    let config = "
+        [[resource]]
+        name = 'p'
+        table = 'p'
+          [[resource.children]]
+          name = 'cs'
+          table = 'c'
+          [[resource.children]]
+          name = 'ds'
+          table = 'd'
+        ";
+    TestService::start_on(&url, config, &[]).await.stop().await;
+    let role = TestRole::create(&url).await;
+    let grants = format!(
+        "grant select, update on p, d to {name}; grant select on c to {name}; {larder}",
+        name = role.name,
+        larder = grants_on_larder(&role.name)
+    );
+    execute(&url, &grants).await;
+    let patient = [
+        ("install", "manual"),
+        ("request_timeout", "1m"),
+        ("database.statement_timeout", "1m"),
+    ];
+    let larder = TestService::start_on(&role.url, config, &patient).await;
+    let mut holder = PgConnection::connect(&url).await.unwrap();
+    let update = "begin; update d set t = 'other'";
+    sqlx::raw_sql(update).execute(&mut holder).await.unwrap();
+    let other = async {
+        let blocked = "select exists (select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)))";
+        eventually("a session that waits", async || {
+            let is_blocked: bool = sqlx::query_scalar(blocked)
+                .fetch_one(&mut holder)
+                .await
+                .unwrap();
+            is_blocked.then_some(())
+        })
+        .await;
+        unlock(holder).await;
+    };
+    let whole = json!({
+        "id": 1, "body": "put", "cs": [{"id": 1, "p_id": 1}], "ds": [{"id": 1, "p_id": 1, "t": "t"}]
+    });
+    let (answer, ()) = tokio::join!(larder.put("/p/1", &whole), other);
+    assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
+    assert_eq!(answer.json(), whole);
 }
