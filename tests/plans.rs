@@ -144,6 +144,17 @@ async fn assert_mended(sql: &str, toml: &str, expected: &[&str]) {
     assert_eq!(found(&url, toml).await, [""; 0], "{sql}");
 }
 
+/// They were taken for rows of larder's own.
+#[tokio::test]
+async fn rows_of_users_in_schema_larder_need_an_index() {
+    assert_mended(
+        "create table par (id int primary key); create schema larder; create table larder.ref (p int references par);",
+        "[[resource]]\nname = 'p'\ntable = 'par'\n",
+        &["foreign-key larder.ref: create index concurrently \"ref_p_idx\" on \"larder\".\"ref\" (\"p\");"],
+    )
+    .await;
+}
+
 /// The version of PostgreSQL, such as 150004.
 pub(crate) async fn version(url: &str) -> i32 {
     let mut connection = PgConnection::connect(url).await.unwrap();

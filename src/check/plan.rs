@@ -181,7 +181,7 @@ impl Node {
     fn scan(&self, above: &Above) -> Option<Scan> {
         let (table, schema) = (self.table.as_ref()?, self.schema.as_ref()?);
         let is_read_by_rows = INDEXABLE_SCANS.contains(&self.kind.as_str());
-        if !is_read_by_rows || matches!(schema.as_str(), "pg_catalog" | "larder") {
+        if !is_read_by_rows || schema == "pg_catalog" {
             return None;
         }
         let alias = self.alias.as_ref()?;

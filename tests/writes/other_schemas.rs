@@ -249,7 +249,7 @@ async fn rows_that_a_role_may_lock_are_locked_beside_those_that_it_may_not() {
     let update = "begin; update d set t = 'other'";
     sqlx::raw_sql(update).execute(&mut holder).await.unwrap();
     let other = async {
-        let blocked = "select exists (select from pg_stat_activity where pg_backend_pid() = any(pg_blocking_pids(pid)))";
+        let blocked = "select exists (select from pg_locks where not granted and pg_backend_pid() = any(pg_blocking_pids(pid)))";
         eventually("a session that waits", async || {
             let is_blocked: bool = sqlx::query_scalar(blocked)
                 .fetch_one(&mut holder)

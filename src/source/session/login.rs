@@ -101,9 +101,9 @@ fn certificate_remedy(why: &CertificateError) -> Option<&'static str> {
             "the server's certificate must have the host of the URL as subjectAltName (DNS:HOST or IP:ADDRESS), since CN does \
              not count; sslmode=verify-ca does not compare it",
         )
-    } else if has("UnknownIssuer") {
+    } else if has("UnknownIssuer") || has("BadSignature") {
         Some(
-            "name the certificate of the issuer, or the server's own if it is self-signed, by sslrootcert",
+            "name the present certificate of the issuer, or the server's own if it is self-signed, by sslrootcert",
         )
     } else {
         None
@@ -165,6 +165,8 @@ mod tests {
         }
         for (why, part) in [
             (CertificateError::UnknownIssuer, "sslrootcert"),
+            // The certificate was renewed under the same name.
+            (CertificateError::BadSignature, "sslrootcert"),
             (CertificateError::NotValidForName, "subjectAltName"),
         ] {
             let error = rustls::Error::InvalidCertificate(why);
