@@ -65,7 +65,8 @@ pub(super) async fn begin_compared(
         .map(|row: PgRow| row.try_get(0))
         .transpose()
         .map_err(SourceError::from)?;
-    if mark.is_some() && mark == compared_mark(session, fingerprint, persistent) {
+    let is_known = |mark: &String| is_compared(session, fingerprint, persistent, mark);
+    if mark.as_ref().is_some_and(is_known) {
         return Ok(());
     }
     let found = read_fingerprint(session, fingerprint, persistent).await?;
@@ -78,14 +79,14 @@ pub(super) async fn begin_compared(
     Ok(())
 }
 
-/// The mark of the last comparison; `None` before.
-fn compared_mark(session: &Session, fingerprint: &Fingerprint, persistent: bool) -> Option<String> {
+/// Whether `mark` is that of the last comparison.
+fn is_compared(session: &Session, fingerprint: &Fingerprint, persistent: bool, mark: &str) -> bool {
     if !persistent {
-        return Some(rows_of(fingerprint).clone());
+        return *rows_of(fingerprint) == mark;
     }
     let mut marks = session.plan_marks.iter();
     let known = marks.find(|known| known.fingerprint == fingerprint.of_tables());
-    known.map(|known| known.value.clone())
+    known.is_some_and(|known| known.value == mark)
 }
 
 /// Keeps the mark of a comparison.
