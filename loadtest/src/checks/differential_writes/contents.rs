@@ -14,7 +14,7 @@ use crate::checks::differential_writes::schema::{Column, Filling, Schema};
 /// The values that a request draws of a sequence, and what triggers add to them, are below this.
 const DRAWN_MAX: i64 = 10_000;
 /// Each sequence has a range of values of its own.
-const SEQUENCE_RANGE: i64 = 1_000_000;
+const SEQUENCE_RANGE: i64 = 10_000_000;
 /// How often the names of drawn values are refined by the names around them: once for each level, and once more.
 const PLACE_ROUNDS: usize = 5;
 
@@ -359,22 +359,22 @@ mod tests {
 
     #[test]
     fn drawn_keys_are_compared_by_renaming() {
-        let one = contents(&["(1020001,5)", "(1020004,6)"], &[&["k 1020004"]]);
-        let other = contents(&["(1020000,5)", "(1020001,6)"], &[&["k 1020001"]]);
+        let one = contents(&["(10020001,5)", "(10020004,6)"], &[&["k 10020004"]]);
+        let other = contents(&["(10020000,5)", "(10020001,6)"], &[&["k 10020001"]]);
         assert_ne!(one, other);
         assert!(one.is_like(&other, DRAWN, true));
-        let swapped = contents(&["(1020000,6)", "(1020001,5)"], &[&["k 1020000"]]);
+        let swapped = contents(&["(10020000,6)", "(10020001,5)"], &[&["k 10020000"]]);
         assert!(!one.is_like(&swapped, DRAWN, true));
         assert!(one.is_like(&swapped, DRAWN, false));
-        let mixed = contents(&["(1020000,6)", "(1020001,5)"], &[&["k 1020001"]]);
+        let mixed = contents(&["(10020000,6)", "(10020001,5)"], &[&["k 10020001"]]);
         assert!(!one.is_like(&mixed, DRAWN, false));
     }
 
     #[test]
     fn values_of_earlier_requests_and_of_other_sequences_stay() {
-        let before = contents(&["(1019999,3003000)"], &[]);
+        let before = contents(&["(10019999,30030000)"], &[]);
         assert_eq!(before.ordered(DRAWN), before);
-        let other = contents(&["(2020000)"], &[]);
+        let other = contents(&["(20020000)"], &[]);
         assert_eq!(other.ordered(DRAWN), contents(&["(#1.1)"], &[]));
     }
 
