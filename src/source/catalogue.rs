@@ -249,7 +249,7 @@ const COLUMNS_SQL: &str = "with recursive chain (oid, base, modifier) as ( \
              or at.typnotnull or exists (select from chain c \
              join pg_type b on b.oid = c.base where c.oid = a.atttypid and b.typnotnull) as not_null, \
            a.attgenerated <> '' as generated, a.attgenerated = 'v' as virtual, a.attidentity = 'a' as identity_always, \
-           a.attgenerated = '' and (a.atthasdef or a.attidentity <> '' or at.typdefaultbin is not null) as has_default, \
+           a.attgenerated = '' and (a.atthasdef or a.attidentity <> '' or at.typdefault is not null) as has_default, \
            coalesce(q.names, '{}') as sequences \
          from pg_attribute a \
          join pg_class r on r.oid = a.attrelid join pg_namespace n on n.oid = r.relnamespace \

@@ -7,38 +7,64 @@ use crate::harness::cluster::TestRole;
 use crate::harness::service::TestService;
 use crate::writes::grants_on_larder;
 
-/// An insert wrote the text of the default as the catalogue had it up to `max_staleness` before.
+/// An insert wrote the text of the default as the catalogue had it up to `max_staleness` before. Columns get and lose
+/// defaults here, too: those without one are null in rows that do not give them.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_document_gets_the_defaults_of_its_moment() {
     let larder = TestService::start(
-        "create domain mood as text default 'd0';
+        "create domain mood as text default 'd0'; create domain tone as text;
          create table ticket (id bigserial primary key, title text, state text default 'v0', mood mood);
          create table entry (ticket_id bigint references ticket on delete cascade, no int, state text default 'v0',
-           primary key (ticket_id, no))",
+           late text, tone tone, primary key (ticket_id, no))",
         "[[resource]]\nname = 'ticket'\ntable = 'ticket'\n[[resource.children]]\nname = 'entries'\ntable = 'entry'",
     )
     .await;
     for round in 0..4 {
+        let (change, late) = match round % 2 {
+            0 => ("drop default", Value::Null),
+            _ => ("set default 'late'", json!("late")),
+        };
         larder
             .execute(&format!(
                 "alter table ticket alter state set default 'v{round}';
-                 alter table entry alter state set default 'v{round}'; alter domain mood set default 'd{round}'"
+                 alter table entry alter state set default 'v{round}'; alter domain mood set default 'd{round}';
+                 alter table entry alter late {change}; alter domain tone {change}"
             ))
             .await;
-        let document =
-            json!({"title": "after", "entries": [{"no": 1}, {"no": 2, "state": "given"}]});
+        let given = json!({"no": 2, "state": "given", "late": "given", "tone": "given"});
+        let document = json!({"title": "after", "entries": [{"no": 1}, given]});
         let answer = larder.post("/ticket", &document).await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
         let stored = answer.json();
         assert_eq!(stored["state"], format!("v{round}"));
         assert_eq!(stored["mood"], format!("d{round}"));
         assert_eq!(stored["entries"][0]["state"], format!("v{round}"));
-        assert_eq!(stored["entries"][1]["state"], "given");
+        assert_eq!(stored["entries"][0]["late"], late);
+        assert_eq!(stored["entries"][0]["tone"], late);
+        for member in ["state", "late", "tone"] {
+            assert_eq!(stored["entries"][1][member], "given");
+        }
         let path = format!("/ticket/{}", stored["id"]);
         let patch = json!({"entries": [{"no": 3}]});
         let answer = larder.patch(&path, &patch).await;
         assert_eq!(answer.json()["entries"][0]["state"], format!("v{round}"));
     }
+}
+
+/// A member of such a type had to be given, as if it had no default.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_type_may_have_a_default() {
+    let larder = TestService::start(
+        "create type rank; create function rank_in(cstring) returns rank language internal immutable strict as 'int4in';
+         create function rank_out(rank) returns cstring language internal immutable strict as 'int4out';
+         create type rank (input = rank_in, output = rank_out, like = integer, default = '7');
+         create table player (id int primary key, rank rank not null)",
+        "[[resource]]\nname = 'player'\ntable = 'player'",
+    )
+    .await;
+    let answer = larder.post("/player", &json!({"id": 1})).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    assert_eq!(answer.json()["rank"], "7");
 }
 
 /// Plain inserts need no privilege on the schema of what a default calls, nor on columns that they do not name.
@@ -53,7 +79,7 @@ async fn inserts_need_the_privileges_of_plain_ones() {
          create table invoice (id bigint primary key default nextval('ids.numbers'), v text, s text default ids.stamp());
          create table comment (id bigserial primary key, body text, approved bool not null default false);
          create table flag (comment_id bigint references comment on delete cascade, no int, why text,
-           seen bool default false, primary key (comment_id, no))",
+           seen bool default false, by text, primary key (comment_id, no))",
         file,
     )
     .await;
@@ -64,7 +90,7 @@ async fn inserts_need_the_privileges_of_plain_ones() {
             "{} grant usage on sequence ids.numbers, comment_id_seq to {name};
              grant select, insert on invoice to {name}; grant select on comment, flag to {name};
              grant insert (body), update (body), delete on comment to {name};
-             grant insert (comment_id, no, why), update (why), delete on flag to {name}",
+             grant insert (comment_id, no, why), update (why, by), delete on flag to {name}",
             grants_on_larder(name)
         ))
         .await;
@@ -77,7 +103,8 @@ async fn inserts_need_the_privileges_of_plain_ones() {
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.json()["approved"], false);
     assert_eq!(answer.json()["flags"][1]["why"], "spam");
-    let patch = json!({"flags": [{"no": 1}, {"no": 3, "why": "late"}]});
+    // New rows do not give what the kept row gives, and this role may not insert.
+    let patch = json!({"flags": [{"no": 1, "by": "me"}, {"no": 3, "why": "late"}]});
     let answer = writer.patch("/comment/1", &patch).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
     assert_eq!(answer.json()["flags"][1]["seen"], false);

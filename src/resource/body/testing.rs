@@ -5,7 +5,7 @@ use crate::resource::sql_type::{Equality, SqlType};
 use crate::resource::value::ValueType;
 use crate::resource::writable::{Level, MemberKind, Writable, WritableColumn, WritableMember};
 
-pub(super) fn column(name: &str, value: ValueType) -> WritableColumn {
+pub(in crate::resource) fn column(name: &str, value: ValueType) -> WritableColumn {
     WritableColumn {
         column: name.to_owned(),
         field: Some(name.to_owned()),

@@ -320,13 +320,11 @@ impl Transaction<'_> {
         let (Some(known), Some(of)) = (writable.levels.get(level), rows.levels.get(level)) else {
             return Ok(());
         };
-        let given = known.given_columns(of);
         let all: Vec<usize> = (0..of.count()).collect();
+        let selected = selected.unwrap_or(&all);
+        let given = known.given_columns(of, selected);
         for (set, columns) in given.sets.iter().enumerate() {
-            let numbers = given.rows_of(set, selected.unwrap_or(&all));
-            if numbers.is_empty() {
-                continue;
-            }
+            let numbers = given.rows_of(set, selected);
             let insert = WriteSql::insert_level(resource, writable, level, columns);
             let part = select_rows(writable, rows, level, &numbers);
             let found = self.insert_rows_of_level(target, level, &insert, &part);
@@ -370,7 +368,11 @@ impl Transaction<'_> {
 /// The columns that the rows of each level give.
 fn given_columns(writable: &Writable, rows: &Rows) -> Vec<GivenColumns> {
     let levels = writable.levels.iter().zip(&rows.levels);
-    levels.map(|(level, of)| level.given_columns(of)).collect()
+    let given = levels.map(|(level, of)| {
+        let all: Vec<usize> = (0..of.count()).collect();
+        level.given_columns(of, &all)
+    });
+    given.collect()
 }
 
 /// Whether rows are searched for once they are stored, and lack a part of their key before.

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::checks::differential_writes::oracle::plan::Plan;
+use crate::checks::differential_writes::oracle::plan::{Plan, PlannedRow};
 use crate::checks::differential_writes::oracle::{Oracle, Stop, statements, values_of};
-use crate::checks::differential_writes::schema::{Column, RowValues, Uniqueness};
+use crate::checks::differential_writes::schema::{Column, Filling, Role, RowValues, Uniqueness};
 use crate::checks::differential_writes::state::{State, is_same, is_same_key, key_of, value_of};
 
 /// An update of one row: its number in the level, and its changed columns.
@@ -41,17 +41,25 @@ impl Oracle<'_> {
         Ok(200)
     }
 
-    /// Inserts the new rows of a level: one statement for each set of given columns. They get the keys that are stored,
-    /// which triggers may have changed.
+    /// Inserts the new rows of a level: one statement for each set of given columns, of which all rows give those without a
+    /// default that one gives. They get the keys that are stored, which triggers may have changed.
     async fn insert_level(&mut self, plan: &mut Plan, number: usize) -> Result<(), Stop> {
         let level = &self.schema.levels[number];
         let mut sets: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
+        let new = |planned: &&PlannedRow| planned.stored.is_none();
+        let is_null_by_default =
+            |column: &Column| column.default == Filling::Nothing && column.role == Role::Shown;
         for (row, planned) in plan.levels[number].iter().enumerate() {
-            if planned.stored.is_some() {
+            if !new(&planned) {
                 continue;
             }
             let shown = level.shown().enumerate();
-            let given = shown.filter(|(_, column)| planned.values.contains_key(&column.name));
+            let given = shown.filter(|(_, column)| {
+                let mut rows = plan.levels[number].iter().filter(new);
+                planned.values.contains_key(&column.name)
+                    || is_null_by_default(column)
+                        && rows.any(|other| other.values.contains_key(&column.name))
+            });
             // The columns of links come after those that a document shows.
             let links = (0..level.links().count()).map(|at| level.shown().count() + at);
             let given = given.map(|(at, _)| at).chain(links).collect();
