@@ -30,7 +30,7 @@ const LARDER_SEEN_AGO_MAX: Duration = Duration::from_secs(10);
 const CONNECTION_ENDED: &str = "57P";
 /// So many statements are printed; more are only counted.
 const SHOWN_MAX: usize = 20;
-const SHOWN_CHARS: usize = 300;
+const SHOWN_CHARS: usize = 1_200;
 const LARDERS: &str = "select pid from pg_stat_activity where application_name like 'larder%'";
 /// Statements that wait for larder alone, since when, and what larder runs meanwhile.
 const WAITING: &str = "with larder as materialized ( \
