@@ -96,6 +96,15 @@ pub(super) struct TableTriggers {
 /// foreign table.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTriggers {
     let mut missing = MissingTriggers::default();
+    // First, since it needs the strongest lock. A transaction that creates triggers before holds a lock that writers wait
+    // for, and would wait for those of them that have read the table: a deadlock, until the short lock timeout is over.
+    for table in loggers.iter().flat_map(Logger::tables_with_row_triggers) {
+        let existing = installed.with_transition_tables.iter();
+        for (_, name) in existing.filter(|(oid, _)| *oid == table.oid) {
+            let drop = format!("drop trigger if exists {} on {};\n", name, table.sql());
+            missing.add(table, &drop);
+        }
+    }
     for logger in loggers {
         let is_current = installed.functions.get(&logger.hash) == Some(&logger.body);
         if !is_current {
@@ -113,13 +122,6 @@ pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTrigg
                 continue;
             }
             missing.add(&trigger.table, &logger.trigger_sql(trigger));
-        }
-    }
-    for table in loggers.iter().flat_map(Logger::tables_with_row_triggers) {
-        let existing = installed.with_transition_tables.iter();
-        for (_, name) in existing.filter(|(oid, _)| *oid == table.oid) {
-            let drop = format!("drop trigger if exists {} on {};\n", name, table.sql());
-            missing.add(table, &drop);
         }
     }
     missing

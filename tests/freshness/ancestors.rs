@@ -183,9 +183,18 @@ async fn tables_that_may_get_foreign_partitions_have_no_transition_tables() {
     let larder = TestService::start_on(&url, toml, &[]).await;
     let mut connection = PgConnection::connect(&url).await.unwrap();
     assert_eq!(with_transition_tables(&mut connection).await, ["plain"]);
-    // They were right for it before.
+    // They were right for it before. A transaction that held the lock for creating triggers first, and then waited for
+    // the stronger one for dropping some, would make a deadlock with a writer that has read the table.
     larder
-        .execute("create table plain1 () inherits (plain)")
+        .execute(
+            "create function weaker_lock() returns event_trigger language plpgsql as $$ begin
+               if exists (select from pg_locks where pid = pg_backend_pid() and granted
+                 and mode = 'ShareRowExclusiveLock' and locktype = 'relation')
+               then raise 'a weaker lock is held'; end if; end $$;
+             create event trigger weaker_lock on ddl_command_start when tag in ('DROP TRIGGER')
+               execute function weaker_lock();
+             create table plain1 () inherits (plain)",
+        )
         .await;
     eventually("none is left", async || {
         let none = with_transition_tables(&mut connection).await.is_empty();
