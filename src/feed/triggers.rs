@@ -87,7 +87,7 @@ pub(super) struct MissingTriggers {
 #[derive(Debug)]
 pub(super) struct TableTriggers {
     pub(super) table: TableName,
-    /// Statements that create them, and drop those that may not stay. They lock no other table.
+    /// Statements that drop those that may not stay, and create the missing ones. They lock no other table.
     pub(super) sql: String,
 }
 
@@ -96,8 +96,8 @@ pub(super) struct TableTriggers {
 /// foreign table.
 pub(super) fn missing(loggers: &[Logger], installed: &Installed) -> MissingTriggers {
     let mut missing = MissingTriggers::default();
-    // First, since it needs the strongest lock. A transaction that creates triggers before holds a lock that writers wait
-    // for, and would wait for those of them that have read the table: a deadlock, until the short lock timeout is over.
+    // Drops come first, since they need the strongest lock. A transaction that has created a trigger holds a lock for which
+    // writers wait. If it then waits for the stronger lock, a writer that has read the table is in a deadlock with it.
     for table in loggers.iter().flat_map(Logger::tables_with_row_triggers) {
         let existing = installed.with_transition_tables.iter();
         for (_, name) in existing.filter(|(oid, _)| *oid == table.oid) {

@@ -103,7 +103,7 @@ async fn inserts_need_the_privileges_of_plain_ones() {
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     assert_eq!(answer.json()["approved"], false);
     assert_eq!(answer.json()["flags"][1]["why"], "spam");
-    // New rows do not give what the kept row gives, and this role may not insert.
+    // The kept row gives `by`, which this role may not insert; the new row does not.
     let patch = json!({"flags": [{"no": 1, "by": "me"}, {"no": 3, "why": "late"}]});
     let answer = writer.patch("/comment/1", &patch).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);

@@ -1,9 +1,9 @@
 //! Which columns the rows of a body give. Inserts name only these, so PostgreSQL gives the others their present defaults,
 //! and needs no privilege on them.
 //!
-//! A column without a default is null in rows that do not give it, so rows with and without it share an insert: each
-//! further insert into a table costs a tenth, since the keys of its rows come between those that are there. That a column
-//! has no default is part of the definition, which the transaction has compared.
+//! A column without a default is null in rows that do not give it, so rows with and without it share an insert: a
+//! second insert into a table makes the statement a tenth slower, since the keys of its rows come between those of the
+//! first. That a column has no default is part of the definition, which the transaction has compared.
 
 use std::collections::HashMap;
 

@@ -46,16 +46,16 @@ impl Oracle<'_> {
     async fn insert_level(&mut self, plan: &mut Plan, number: usize) -> Result<(), Stop> {
         let level = &self.schema.levels[number];
         let mut sets: BTreeMap<Vec<usize>, Vec<usize>> = BTreeMap::new();
-        let new = |planned: &&PlannedRow| planned.stored.is_none();
+        let is_new = |planned: &&PlannedRow| planned.stored.is_none();
         let is_null_by_default =
             |column: &Column| column.default == Filling::Nothing && column.role == Role::Shown;
         for (row, planned) in plan.levels[number].iter().enumerate() {
-            if !new(&planned) {
+            if !is_new(&planned) {
                 continue;
             }
             let shown = level.shown().enumerate();
             let given = shown.filter(|(_, column)| {
-                let mut rows = plan.levels[number].iter().filter(new);
+                let mut rows = plan.levels[number].iter().filter(is_new);
                 planned.values.contains_key(&column.name)
                     || is_null_by_default(column)
                         && rows.any(|other| other.values.contains_key(&column.name))
