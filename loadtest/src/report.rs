@@ -2,6 +2,7 @@
 
 pub(crate) mod benchmark_report;
 pub(crate) mod charts;
+pub(crate) mod plot;
 pub(crate) mod results;
 pub(crate) mod statistics;
 pub(crate) mod sweep_run;
