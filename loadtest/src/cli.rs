@@ -67,13 +67,23 @@ pub(crate) enum Command {
     /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1
     /// where a request had no good answer.
     Sweep(SweepArgs),
-    /// Draws sweeps: one HTML page and SVG files. Several are laid over each other, the first one solid.
+    /// Draws runs as one HTML page: sweeps over each other, benchmarks, and `.chart` files. The charts are written as
+    /// `report.chart`, too.
     Report {
-        /// Folders of sweeps.
+        /// Folders of runs.
         #[arg(value_name = "DIR", required = true)]
         runs: Vec<PathBuf>,
         /// Where to [default: the first folder]
         #[arg(long, value_name = "DIRECTORY")]
+        output: Option<PathBuf>,
+    },
+    /// Draws `.chart` files as one HTML page: a line with kind and names, then rows of a label and numbers.
+    Plot {
+        /// A file, or a directory with files in it and in its folders.
+        #[arg(value_name = "FILE|DIRECTORY")]
+        input: PathBuf,
+        /// Where to [default: FILE.html, or plot.html in the directory]
+        #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
     /// The practical limit, as `compare` runs it.

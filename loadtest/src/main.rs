@@ -18,7 +18,7 @@
 //! - `bench`: figures. A benchmark prepares servers, measures one case a turn and verifies that they did what was
 //!   measured; the runner rotates the turns. `compare` is one, and so are those of `loadtest bench`. `sweep` measures one
 //!   larder by the number of connections, tier by tier.
-//! - `report`: the folder of a run, statistics, tables, and sweeps as a page.
+//! - `report`: the folder of a run, statistics, tables, and charts of all of these as a page and as text.
 
 #![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
 
@@ -64,6 +64,7 @@ use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
 use crate::harness::{binary, progress};
 use crate::report::charts;
+use crate::report::plot::page;
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
@@ -85,6 +86,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
     if let Command::Report { runs, output } = &cli.command {
         return charts::report(runs, output.as_deref()).map(|()| true);
     }
+    if let Command::Plot { input, output } = &cli.command {
+        return page::plot(input, output.as_deref()).map(|()| true);
+    }
     let larder = binary::find(cli.larder.as_deref(), cli.cargo.as_deref())?;
     let seed = cli.seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     raise_open_files()?;
@@ -105,7 +109,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
                 ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.
-            Command::Limit { .. } | Command::Report { .. } => Ok(true),
+            Command::Limit { .. } | Command::Report { .. } | Command::Plot { .. } => Ok(true),
         }
     });
     progress::end();

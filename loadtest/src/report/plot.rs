@@ -4,6 +4,10 @@
 //! (<https://github.com/skoowoo/goplot>), which has whole numbers and spaces alone. Fractions, tabs, labels in quotes, a
 //! missing number (`-`), titles and logarithmic axes are added here.
 
+mod axis;
+mod draw;
+pub(crate) mod page;
+
 use anyhow::{Context, anyhow, bail, ensure};
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -127,20 +131,24 @@ impl Chart {
         });
     }
 
+    /// All numbers that are known, row by row.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = f64> {
+        self.rows
+            .iter()
+            .flat_map(|row| &row.numbers)
+            .flatten()
+            .copied()
+    }
+
     /// Checks what holds for a chart as a whole and for each of its rows.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         self.check_sizes()?;
         self.rows.iter().try_for_each(|row| self.check_row(row))?;
-        let numbers = self.rows.iter().flat_map(|row| &row.numbers);
-        if self.kind == ChartKind::Pie {
-            ensure!(!self.log_x && !self.log_y, "a pie has no axis");
-            ensure!(
-                numbers.flatten().any(|number| *number > 0.0),
-                "a pie needs a number above 0"
-            );
-        } else {
-            ensure!(numbers.flatten().next().is_some(), "no numbers");
-        }
+        let is_pie = self.kind == ChartKind::Pie;
+        ensure!(!is_pie || !(self.log_x || self.log_y), "a pie has no axis");
+        ensure!(self.numbers().next().is_some(), "no numbers");
+        let is_empty = is_pie && self.numbers().all(|number| number == 0.0);
+        ensure!(!is_empty, "a pie needs a number above 0");
         if self.log_x {
             let labels = self.rows.iter().map(ChartRow::label_number);
             ensure!(
