@@ -1,23 +1,23 @@
 //! What a benchmark measured: the turns of its cases, their medians and the ratios between them, as JSON and as text.
 
-use serde::Serialize;
+use anyhow::ensure;
+use serde::{Deserialize, Serialize};
 
 use crate::harness::tools::{Latencies, Measured};
+use crate::report::plot::{Chart, ChartKind, SERIES_MAX};
 use crate::report::results::RunEnvironment;
 use crate::report::statistics::Spread;
+
+type Figure = fn(&Sample) -> Option<f64>;
 
 /// A column of the table.
 struct TableColumn {
     heading: &'static str,
     digits: usize,
-    figure: fn(&Sample) -> Option<f64>,
+    figure: Figure,
 }
 
-const fn column(
-    heading: &'static str,
-    digits: usize,
-    figure: fn(&Sample) -> Option<f64>,
-) -> TableColumn {
+const fn column(heading: &'static str, digits: usize, figure: Figure) -> TableColumn {
     TableColumn {
         heading,
         digits,
@@ -25,12 +25,15 @@ const fn column(
     }
 }
 
+const CPU: TableColumn = column("CPU µs", 2, |sample| sample.cpu_micros);
+const P99: TableColumn = column("p99 ms", 2, |sample| sample.latency(|times| times.p99_ms));
+
 /// Medians of rounds, between the rate and the errors.
 const COLUMNS: [TableColumn; 6] = [
-    column("CPU µs", 2, |sample| sample.cpu_micros),
+    CPU,
     column("p50 ms", 2, |sample| sample.latency(|times| times.p50_ms)),
     column("p90 ms", 2, |sample| sample.latency(|times| times.p90_ms)),
-    column("p99 ms", 2, |sample| sample.latency(|times| times.p99_ms)),
+    P99,
     column("max ms", 1, |sample| sample.latency(|times| times.max_ms)),
     column("others %", 0, |sample| {
         sample.others.map(|share| share * 100.0)
@@ -38,7 +41,7 @@ const COLUMNS: [TableColumn; 6] = [
 ];
 
 /// Cases that are measured in one unit and take turns with each other.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Group {
     /// What its cases have in common.
     pub(crate) name: String,
@@ -50,10 +53,12 @@ pub(crate) struct Group {
 }
 
 /// One turn of one case.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Sample {
     /// Place of its group.
+    #[serde(default)]
     pub(crate) group: usize,
+    #[serde(alias = "contender")]
     pub(crate) case: String,
     pub(crate) round: usize,
     /// CPU time of the server's process for each request or document, where it is one process.
@@ -72,15 +77,25 @@ impl Sample {
 }
 
 /// Everything that was measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct BenchmarkReport {
-    name: &'static str,
+    name: String,
+    /// Runs of 2026-11-22 have it under another name.
+    #[serde(alias = "provenance")]
     pub(crate) environment: RunEnvironment,
     /// On what and how it was measured.
-    conditions: String,
+    pub(crate) conditions: String,
     groups: Vec<Group>,
     samples: Vec<Sample>,
+    #[serde(skip_deserializing)]
     ratios: Vec<Ratio>,
+}
+
+/// Splits the name of a group, such as `JSON, 100 connections`, into what precedes the number and the number.
+fn connections(name: &str) -> Option<(&str, &str)> {
+    let name = name.strip_suffix(" connections")?;
+    let (kind, count) = name.split_at(name.rfind(", ").map_or(0, |comma| comma + 2));
+    count.parse::<u32>().ok().map(|_| (kind, count))
 }
 
 /// One case's figures divided by another's, round by round.
@@ -104,13 +119,97 @@ impl BenchmarkReport {
         groups: Vec<Group>,
     ) -> Self {
         Self {
-            name,
+            name: name.to_owned(),
             environment,
             conditions,
             groups,
             samples: Vec::new(),
             ratios: Vec::new(),
         }
+    }
+
+    /// Reads what a run wrote.
+    pub(crate) fn read(json: &str) -> anyhow::Result<Self> {
+        let mut report: Self = serde_json::from_str(json)?;
+        let groups = report.groups.len();
+        let is_whole = report.samples.iter().all(|sample| sample.group < groups);
+        ensure!(is_whole, "a sample is of no group");
+        report.ratios = report.ratios();
+        Ok(report)
+    }
+
+    /// Charts of rate, CPU time and p99: lines over the number of connections where groups differ in that, else bars.
+    pub(crate) fn charts(&self) -> Vec<Chart> {
+        // Groups that one chart shows: of one kind with any number of connections, or of the same cases.
+        let mut families: Vec<(String, Vec<usize>)> = Vec::new();
+        for (place, group) in self.groups.iter().enumerate() {
+            let kind = connections(&group.name).map(|(kind, _)| kind);
+            let cases = kind.is_none().then_some(&group.cases);
+            let key = format!("{kind:?} {cases:?} {}", group.unit);
+            if let Some((_, groups)) = families.iter_mut().find(|(known, _)| *known == key) {
+                groups.push(place);
+            } else {
+                families.push((key, vec![place]));
+            }
+        }
+        let rate: Figure = |sample| Some(sample.measured.per_second);
+        let mut charts = Vec::new();
+        for (_, groups) in &families {
+            let unit = self.groups[groups[0]].unit.as_str();
+            for (heading, figure) in [
+                (unit, rate),
+                (CPU.heading, CPU.figure),
+                (P99.heading, P99.figure),
+            ] {
+                charts.extend(self.charts_of(groups, heading, figure));
+            }
+        }
+        charts
+    }
+
+    /// Charts of one figure, each of at most [`SERIES_MAX`] cases; cases without the figure are left out.
+    fn charts_of(&self, groups: &[usize], heading: &str, figure: Figure) -> Vec<Chart> {
+        let median = |case: &str, group: usize| self.median(group, case, figure);
+        let mut cases: Vec<&str> = Vec::new();
+        for group in groups {
+            let measured = self.groups[*group].cases.iter().map(String::as_str);
+            let measured = measured.filter(|case| median(case, *group).is_some());
+            let new: Vec<&str> = measured.filter(|case| !cases.contains(case)).collect();
+            cases.extend(new);
+        }
+        if let ([group], false) = (groups, cases.is_empty()) {
+            let title = format!("{heading}, {}", self.groups[*group].name);
+            let mut chart = Chart::new(ChartKind::Bar, title, [""]);
+            cases
+                .iter()
+                .for_each(|case| chart.push(*case, [median(case, *group)]));
+            return vec![chart];
+        }
+        let chart = |cases: &[&str]| {
+            let mut chart = Chart::new(ChartKind::Bar, heading, cases.iter().copied());
+            for group in groups {
+                let name = self.groups[*group].name.as_str();
+                let (kind, label) = connections(name).unwrap_or(("", name));
+                chart.push(label, cases.iter().map(|case| median(case, *group)));
+                if label != name {
+                    chart.title = format!("{kind}{heading} over connections");
+                    chart.kind = ChartKind::Line;
+                    (chart.log_x, chart.log_y) = (true, heading == P99.heading);
+                }
+            }
+            if chart.log_x {
+                chart
+                    .rows
+                    .sort_by(|one, next| one.label_number().total_cmp(&next.label_number()));
+            }
+            chart
+        };
+        cases.chunks(SERIES_MAX).map(chart).collect()
+    }
+
+    /// The median of a figure over all rounds of a case.
+    fn median(&self, group: usize, case: &str, figure: Figure) -> Option<f64> {
+        Spread::of(self.of(group, case).filter_map(figure)).map(|spread| spread.median)
     }
 
     pub(crate) fn note(&mut self, sample: Sample) {
@@ -176,8 +275,8 @@ impl BenchmarkReport {
         let mut columns = vec![self.rates(number, group)];
         columns.extend(COLUMNS.iter().filter_map(|column| {
             let cell = |case: &String| {
-                let figures = self.of(number, case).filter_map(column.figure);
-                Spread::of(figures).map(|spread| format!("{:.*}", column.digits, spread.median))
+                let median = self.median(number, case, column.figure);
+                median.map(|median| format!("{:.*}", column.digits, median))
             };
             let cells: Vec<Option<String>> = group.cases.iter().map(cell).collect();
             // A column without any figure is left out.
@@ -220,13 +319,11 @@ impl BenchmarkReport {
     /// Heading and cells.
     fn rates(&self, number: usize, group: &Group) -> Vec<String> {
         let rate = |case: &String| {
-            let figures = self
-                .of(number, case)
-                .map(|sample| sample.measured.per_second);
-            Spread::of(figures).map_or("-".to_owned(), |spread| {
+            let median = self.median(number, case, |sample| Some(sample.measured.per_second));
+            median.map_or("-".to_owned(), |median| {
                 // Few in a second differ only after the point.
-                let digits = if spread.median < 100.0 { 2 } else { 0 };
-                format!("{:.digits$}", spread.median)
+                let digits = if median < 100.0 { 2 } else { 0 };
+                format!("{median:.digits$}")
             })
         };
         let rates = group.cases.iter().map(rate);
@@ -261,6 +358,7 @@ impl BenchmarkReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::plot;
 
     fn sample(case: &str, round: usize, per_second: f64) -> Sample {
         Sample {
@@ -322,6 +420,50 @@ mod tests {
         report.samples[3].measured.errors = 1;
         assert!(!report.is_good());
         assert!(report.table().contains("larder / limit"));
+    }
+
+    #[test]
+    fn it_is_read_back_and_drawn_by_connections_or_by_group() {
+        let group = |(name, cases): (&str, &[&str])| Group {
+            name: name.to_owned(),
+            unit: "requests/s".to_owned(),
+            cases: cases.iter().map(|case| (*case).to_owned()).collect(),
+            pairs: Vec::new(),
+        };
+        let groups: [(&str, &[&str]); 5] = [
+            ("1000 connections", &["epoll"]),
+            ("20 connections", &["epoll", "pgbench"]),
+            ("JSON, 20 connections", &["epoll"]),
+            ("POST", &["old", "new"]),
+            ("PUT", &["old", "new"]),
+        ];
+        let mut report = of_pair("", "");
+        report.groups = groups.map(group).to_vec();
+        for (group, (_, cases)) in groups.iter().enumerate() {
+            for (case, rate) in cases.iter().zip([10.0, 20.0]) {
+                let sample = sample(case, 0, rate);
+                report.note(Sample { group, ..sample });
+            }
+        }
+        let json = serde_json::to_string(&report).unwrap();
+        let charts = BenchmarkReport::read(&json).unwrap().charts();
+        let wanted = "\
+===\n{\"Name\":\"line\",\"Title\":\"requests/s over connections\",\"Width\":960,\"Height\":460,\
+\"ItemName\":[\"epoll\",\"pgbench\"],\"LogX\":true}\n---\n20\t10\t20\n1000\t10\t-\n";
+        assert_eq!(plot::text(&charts[..1]), wanted);
+        let told: Vec<_> = charts
+            .iter()
+            .map(|chart| (chart.title.as_str(), chart.rows.len(), chart.series.len()))
+            .collect();
+        let wanted = [
+            ("requests/s over connections", 2, 2),
+            ("CPU µs over connections", 2, 1),
+            ("requests/s, JSON, 20 connections", 1, 1),
+            ("CPU µs, JSON, 20 connections", 1, 1),
+            ("requests/s", 2, 2),
+            ("CPU µs", 2, 2),
+        ];
+        assert_eq!(told, wanted);
     }
 
     #[test]

@@ -1,213 +1,168 @@
-//! `loadtest report`: sweeps as one page with charts, and the charts as files of their own.
+//! `loadtest report`: runs as one page with charts, and the charts as text.
 
-mod draw;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
-use std::fmt::Write;
-use std::path::Path;
+use anyhow::{Context, ensure};
 
-use anyhow::Context;
+use crate::report::benchmark_report::BenchmarkReport;
+use crate::report::plot::page::{EXTENSION, PageSection, escaped, page, read};
+use crate::report::plot::{self, Chart, ChartKind};
+use crate::report::results::RunEnvironment;
+use crate::report::sweep_run::{FILE, SweepPoint, SweepRun};
 
-use crate::report::charts::draw::{Chart, ChartLine, Scale};
-use crate::report::sweep_run::{FILE, HEADINGS, SweepPoint, SweepRun};
+/// What [`report`] writes.
+const PAGE: &str = "report.html";
+const CHARTS: &str = "report.chart";
+/// Of the charts of one folder.
+const CHART_BYTES_MAX: u64 = 64 << 20;
 
-const STYLE: &str = "
-body { font: 16px/1.5 sans-serif; max-width: 960px; margin: 2em auto; padding: 0 1em; color: #222; }
-svg { max-width: 100%; height: auto; display: block; margin: 1em 0; }
-table { border-collapse: collapse; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { padding: 2px 10px; text-align: right; border-bottom: 1px solid #ddd; }
-th:first-child, td:first-child { text-align: left; }
-pre { overflow-x: auto; background: #f5f5f5; padding: 1em; font-size: 13px; }
-";
+/// Heading, whether the axis is logarithmic, and figure of a chart of sweeps.
+type Question = (&'static str, bool, fn(&SweepPoint) -> Option<f64>);
 
-/// One of the charts.
-struct Question {
-    file: &'static str,
-    title: &'static str,
-    scale: Scale,
-    figure: fn(&SweepPoint) -> Option<f64>,
-}
-
-const QUESTIONS: [Question; 3] = [
-    Question {
-        file: "requests.svg",
-        title: "Requests per second",
-        scale: Scale::Linear,
-        figure: |point| Some(point.measured.per_second),
-    },
-    Question {
-        file: "mean.svg",
-        title: "Mean time of a request, ms",
-        scale: Scale::Logarithmic,
-        figure: |point| Some(point.measured.mean_ms),
-    },
-    Question {
-        file: "p99.svg",
-        title: "99 % of requests take at most, ms",
-        scale: Scale::Logarithmic,
-        figure: |point| Some(point.measured.times?.p99_ms),
-    },
+const QUESTIONS: [Question; 5] = [
+    ("requests/s", false, |of| Some(of.measured.per_second)),
+    ("mean ms", false, |of| Some(of.measured.mean_ms)),
+    ("mean ms", true, |of| Some(of.measured.mean_ms)),
+    ("p99 ms", false, |of| Some(of.measured.times?.p99_ms)),
+    ("p99 ms", true, |of| Some(of.measured.times?.p99_ms)),
 ];
 
-/// Writes the page and the charts of `directories` to `output`, or to the first of them, and raw JSON beside them.
+/// Draws the runs of `directories`, sweeps over each other, as a page in `output` or in the first of them, and writes the
+/// charts beside it as text.
 pub(crate) fn report(
     directories: &[impl AsRef<Path>],
     output: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let mut runs = Vec::new();
+    let first = directories.first().map(AsRef::as_ref);
+    let output = output.or(first).context("no runs")?;
+    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
+    let (mut sweeps, mut sections) = (Vec::new(), Vec::new());
     for directory in directories {
-        let file = directory.as_ref().join(FILE);
-        let text = std::fs::read_to_string(&file).with_context(|| format!("{}", file.display()))?;
-        let run: SweepRun =
-            serde_json::from_str(&text).with_context(|| format!("{}", file.display()))?;
-        runs.push((run, text));
+        let before = sections.len();
+        let directory = directory.as_ref();
+        read_run(directory, &mut sweeps, &mut sections)?;
+        let kinds = format!("neither {FILE}, figures of a benchmark nor *.{EXTENSION}");
+        ensure!(sections.len() > before, "{}: {kinds}", directory.display());
     }
-    let output = output
-        .or_else(|| directories.first().map(AsRef::as_ref))
-        .context("no runs")?;
-    std::fs::create_dir_all(output)?;
-    let mut page = ReportPage::default();
-    for question in &QUESTIONS {
-        let svg = chart(question, runs.iter().map(|(run, _)| run)).svg()?;
-        std::fs::write(output.join(question.file), &svg)?;
-        page.charts.push_str(&svg);
+    if !sweeps.is_empty() {
+        let charts = QUESTIONS.iter().map(|question| chart(question, &sweeps));
+        sections.insert(
+            0,
+            PageSection {
+                heading: "Sweeps".to_owned(),
+                charts: charts.collect(),
+                html: "<p>A line for each tier that was in use alone; database: PostgreSQL answered every request. CPU time and \
+                       memory are of larder's own process; wrong: of the answers that were compared byte by byte beside the load.</p>\n"
+                    .to_owned(),
+            },
+        );
     }
-    for (place, (run, text)) in runs.iter().enumerate() {
-        let is_here = directories[place].as_ref() == output;
-        let raw = if is_here {
-            FILE.to_owned()
-        } else {
-            format!("{}.json", run.name)
-        };
-        if !is_here {
-            std::fs::write(output.join(&raw), text)?;
-        }
-        page.add(run, &raw);
+    let charts: Vec<Chart> = sections
+        .iter()
+        .flat_map(|section| section.charts.clone())
+        .collect();
+    for (name, content) in [
+        (PAGE, page("larder under load", &sections)?),
+        (CHARTS, plot::text(&charts)),
+    ] {
+        let file = output.join(name);
+        std::fs::write(&file, content).with_context(|| file.display().to_string())?;
+        println!("{}", file.display());
     }
-    let file = output.join("report.html");
-    std::fs::write(&file, page.html())?;
-    println!("{}", file.display());
     Ok(())
 }
 
-/// A line for each tier of each run; the first run's are solid.
-fn chart<'a>(question: &Question, runs: impl Iterator<Item = &'a SweepRun>) -> Chart {
-    let runs: Vec<&SweepRun> = runs.collect();
-    let mut lines = Vec::new();
-    for (number, run) in runs.iter().enumerate() {
-        for tier in run.tiers() {
-            let points = run
-                .of_tier(tier)
-                .filter_map(|point| Some((point.concurrency, (question.figure)(point)?)));
-            lines.push(ChartLine {
-                name: if runs.len() > 1 {
-                    format!("{tier}, {}", run.name)
-                } else {
-                    tier.to_owned()
-                },
-                color: color(tier),
-                run: number,
-                points: points.collect(),
-            });
-        }
+/// Reads the files of a run's folder: a section for each. Where there is a chart of a JSON file's name, that is drawn.
+fn read_run(
+    directory: &Path,
+    sweeps: &mut Vec<SweepRun>,
+    sections: &mut Vec<PageSection>,
+) -> anyhow::Result<()> {
+    let at = || directory.display().to_string();
+    let full = directory.canonicalize().with_context(at)?;
+    let folder = full.file_name().unwrap_or_default().to_string_lossy();
+    let entries = std::fs::read_dir(directory).with_context(at)?;
+    let paths = entries.map(|entry| entry.map(|entry| entry.path()));
+    let mut paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().with_context(at)?;
+    paths.sort();
+    for path in paths {
+        let at = || path.display().to_string();
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let extension = path.extension().unwrap_or_default();
+        let (charts, html) = if extension == EXTENSION && file != CHARTS {
+            (read(&path, &mut CHART_BYTES_MAX.clone())?, String::new())
+        } else if extension == "json" && !path.with_extension(EXTENSION).is_file() {
+            let text = std::fs::read_to_string(&path).with_context(at)?;
+            if file == FILE {
+                let run: SweepRun = serde_json::from_str(&text).with_context(at)?;
+                let html = details(&run.conditions(), &run.table(), &run.environment);
+                let name = folder.clone().into_owned();
+                sweeps.push(SweepRun { name, ..run });
+                (Vec::new(), html)
+            } else {
+                let run = BenchmarkReport::read(&text).with_context(at)?;
+                let html = details(&run.conditions, &run.table(), &run.environment);
+                (run.charts(), html)
+            }
+        } else {
+            continue;
+        };
+        let heading = format!("{folder}: {file}");
+        sections.push(PageSection {
+            heading,
+            charts,
+            html,
+        });
     }
-    Chart {
-        title: question.title,
-        scale: question.scale,
-        lines,
-    }
+    Ok(())
 }
 
-/// As distinct to people who see fewer colours (Okabe and Ito, "Color Universal Design", 2008).
-fn color(tier: &str) -> [u8; 3] {
-    match tier {
-        "memory" => [0x00, 0x72, 0xb2],
-        "disk" => [0xd5, 0x5e, 0x00],
-        "none" => [0x00, 0x9e, 0x73],
-        _ => [0xcc, 0x79, 0xa7],
-    }
+/// Writes HTML of what a run measured, and on what.
+fn details(conditions: &str, table: &str, environment: &RunEnvironment) -> String {
+    format!(
+        "<p>{}</p>\n<pre>{}</pre>\n<details><summary>Machine, versions and commands</summary>\n<pre>{}</pre></details>\n",
+        escaped(conditions),
+        escaped(table.trim_start_matches('\n')),
+        escaped(&environment.markdown()),
+    )
 }
 
-/// The page's parts.
-#[derive(Default)]
-struct ReportPage {
-    charts: String,
-    runs: String,
-}
-
-impl ReportPage {
-    fn add(&mut self, run: &SweepRun, raw: &str) {
-        let of = &run.environment;
-        let mut text = format!(
-            "<h2>{}</h2>\n<p>{}. larder on core {}, the tool on core {}. {}, commit {}; {} cores of {}, {} MiB, Linux {}. \
-             <a href=\"{raw}\">Raw figures</a></p>\n<table>\n",
-            escaped(&run.name),
-            escaped(&run.conditions()),
-            escaped(&run.server_cores),
-            escaped(&run.tool_cores),
-            escaped(&of.began),
-            escaped(&of.commit),
-            of.cores,
-            escaped(&of.processor),
-            of.memory_mib,
-            escaped(&of.kernel),
-            raw = escaped(raw),
-        );
-        let rows = run.rows();
-        let head = [HEADINGS.map(str::to_owned)];
-        for (tag, row) in head
+/// Returns a chart with a line for each tier of each run.
+fn chart((heading, is_log, figure): &Question, runs: &[SweepRun]) -> Chart {
+    let tiers = runs.iter().flat_map(SweepRun::tiers);
+    // By name: database, disk, memory.
+    let tiers: BTreeSet<(&str, &str)> = tiers
+        .map(|tier| (if tier == "none" { "database" } else { tier }, tier))
+        .collect();
+    let lines = || {
+        tiers
             .iter()
-            .map(|row| ("th", row))
-            .chain(rows.iter().map(|row| ("td", row)))
-        {
-            let cells: String = row
-                .iter()
-                .map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell)))
-                .collect();
-            // Writing to a string can't fail.
-            writeln!(text, "<tr>{cells}</tr>").unwrap_or_default();
-        }
-        text.push_str("</table>\n");
-        for line in run.strays() {
-            writeln!(text, "<p>{}.</p>", escaped(&line)).unwrap_or_default();
-        }
-        if let Some(footprint) = run.footprint {
-            text.push_str(&format!(
-                "<p>A document in memory takes {:.0} bytes of the process, {:.0} of them its own.</p>\n",
-                footprint.resident, footprint.document
-            ));
-        }
-        text.push_str("<details><summary>Versions and commands</summary>\n<ul>\n");
-        for (program, version) in &of.versions {
-            writeln!(text, "<li>{}: {}</li>", escaped(program), escaped(version))
-                .unwrap_or_default();
-        }
-        writeln!(
-            text,
-            "</ul>\n<pre>{}</pre></details>",
-            escaped(&of.commands.join("\n"))
-        )
-        .unwrap_or_default();
-        self.runs.push_str(&text);
+            .flat_map(|tier| runs.iter().map(move |run| (tier, run)))
+    };
+    let names = lines().map(|((name, _), run)| match runs.len() {
+        1 => (*name).to_owned(),
+        _ => format!("{name}, {}", run.name),
+    });
+    let mut chart = Chart::new(
+        ChartKind::Line,
+        format!("{heading} over connections"),
+        names,
+    );
+    (chart.log_x, chart.log_y) = (true, *is_log);
+    if *is_log {
+        chart.title += " (logarithmic)";
     }
-
-    fn html(&self) -> String {
-        format!(
-            "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>larder under load</title>\n\
-             <style>{STYLE}</style>\n<h1>larder under load</h1>\n<p>A line for each tier that was in use alone: memory, disk, \
-             or none, where PostgreSQL answers every request. Below: connections that each ask for the next document once \
-             they have one. CPU time and memory are those of larder's own process; wrong: of the answers that were compared \
-             byte by byte beside the load.</p>\n{}\n{}</html>\n",
-            self.charts, self.runs,
-        )
+    let points = runs.iter().flat_map(|run| &run.points);
+    let connections: BTreeSet<usize> = points.map(|point| point.concurrency).collect();
+    for count in connections {
+        let point = |((_, tier), run): (&(&str, &str), &SweepRun)| {
+            let mut points = run.points.iter();
+            figure(points.find(|point| point.tier == *tier && point.concurrency == count)?)
+        };
+        chart.push(count.to_string(), lines().map(point));
     }
-}
-
-/// Text for HTML.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    chart
 }
 
 #[cfg(test)]
@@ -215,14 +170,11 @@ mod tests {
     use super::*;
     use crate::report::sweep_run::tests::run;
 
-    fn kept(results: &Path, name: &str) -> std::path::PathBuf {
+    fn kept(results: &Path, name: &str) -> PathBuf {
         let folder = results.join(name);
         std::fs::create_dir(&folder).unwrap();
-        std::fs::write(
-            folder.join(FILE),
-            serde_json::to_string(&run(name)).unwrap(),
-        )
-        .unwrap();
+        let json = serde_json::to_string(&run(name)).unwrap();
+        std::fs::write(folder.join(FILE), json).unwrap();
         folder
     }
 
@@ -230,17 +182,24 @@ mod tests {
     fn a_run_becomes_a_page_beside_its_figures() {
         let results = tempfile::tempdir().unwrap();
         let folder = kept(results.path(), "one");
-        report(&[&folder], None).unwrap();
-        let page = std::fs::read_to_string(folder.join("report.html")).unwrap();
-        assert_eq!(page.matches("<svg").count(), QUESTIONS.len());
-        assert!(page.contains("<td>90000</td>") && page.contains("href=\"sweep.json\""));
-        assert!(page.contains("a &lt;fast&gt; one") && !page.contains("a <fast> one"));
-        for question in &QUESTIONS {
-            let svg = std::fs::read_to_string(folder.join(question.file)).unwrap();
-            assert!(
-                svg.starts_with("<svg") && svg.contains(question.title) && svg.contains("memory")
-            );
+        // The chart is drawn in place of the figures, which are of no benchmark.
+        std::fs::write(folder.join("indexes.json"), "{}").unwrap();
+        std::fs::write(
+            folder.join("indexes.chart"),
+            "{\"Name\":\"pie\"}\n---\nx 1\n",
+        )
+        .unwrap();
+        // The second time beside its own charts, which are not drawn again.
+        for _ in 0..2 {
+            report(&[&folder], None).unwrap();
+            let page = std::fs::read_to_string(folder.join(PAGE)).unwrap();
+            assert_eq!(page.matches("<svg").count(), QUESTIONS.len() + 1);
+            assert!(page.contains("90000") && page.contains("memory") && page.contains("database"));
+            assert!(page.contains("a &lt;fast&gt; one") && !page.contains("a <fast> one"));
         }
+        let charts = read(&folder.join(CHARTS), &mut CHART_BYTES_MAX.clone()).unwrap();
+        assert_eq!(charts.len(), QUESTIONS.len() + 1);
+        assert_eq!(charts[0].rows[0].numbers, [Some(9_000.0), Some(90_000.0)]);
     }
 
     #[test]
@@ -249,9 +208,8 @@ mod tests {
         let folders = ["before", "after"].map(|name| kept(results.path(), name));
         let output = results.path().join("both");
         report(&folders, Some(&output)).unwrap();
-        let svg = std::fs::read_to_string(output.join("requests.svg")).unwrap();
-        assert!(svg.contains("memory, before") && svg.contains("memory, after"));
-        assert!(output.join("before.json").is_file() && output.join("after.json").is_file());
+        let page = std::fs::read_to_string(output.join(PAGE)).unwrap();
+        assert!(page.contains("memory, before") && page.contains("memory, after"));
     }
 
     #[test]
@@ -259,5 +217,9 @@ mod tests {
         let results = tempfile::tempdir().unwrap();
         let error = report(&[results.path()], None).unwrap_err();
         assert!(error.to_string().contains(FILE), "{error}");
+        let other = results.path().join("other.json");
+        std::fs::write(&other, "{}").unwrap();
+        let error = report(&[results.path()], None).unwrap_err();
+        assert!(error.to_string().contains("other.json"), "{error}");
     }
 }

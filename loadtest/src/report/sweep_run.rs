@@ -82,10 +82,6 @@ impl SweepRun {
         tiers
     }
 
-    pub(crate) fn of_tier<'a>(&'a self, tier: &'a str) -> impl Iterator<Item = &'a SweepPoint> {
-        self.points.iter().filter(move |point| point.tier == tier)
-    }
-
     /// A table for the terminal.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
@@ -117,7 +113,7 @@ impl SweepRun {
     }
 
     /// A line for each measurement with answers out of another tier than its own.
-    pub(crate) fn strays(&self) -> impl Iterator<Item = String> {
+    fn strays(&self) -> impl Iterator<Item = String> {
         let strayed = self.points.iter().filter(|point| point.elsewhere > 0);
         strayed.map(|point| {
             format!(
@@ -128,7 +124,7 @@ impl SweepRun {
     }
 
     /// A cell for each of the headings.
-    pub(crate) fn rows(&self) -> Vec<[String; HEADINGS.len()]> {
+    fn rows(&self) -> Vec<[String; HEADINGS.len()]> {
         let told = |figure: Option<f64>, digits: usize| {
             figure.map_or("-".to_owned(), |figure| format!("{figure:.digits$}"))
         };
@@ -181,7 +177,7 @@ impl SweepRun {
 }
 
 /// The headings of the table.
-pub(crate) const HEADINGS: [&str; 12] = [
+const HEADINGS: [&str; 12] = [
     "tier",
     "at once",
     "requests/s",
