@@ -3,6 +3,7 @@
 pub(crate) mod binary;
 pub(crate) mod demo;
 pub(crate) mod http;
+pub(crate) mod inspection;
 pub(crate) mod interference;
 pub(crate) mod larder;
 pub(crate) mod metrics;

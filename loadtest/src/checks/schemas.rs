@@ -6,7 +6,6 @@
 //! then nothing may be found any more, and PostgreSQL has to use each index that was asked for.
 
 mod configuration;
-mod inspection;
 mod plans;
 mod rows;
 
@@ -19,9 +18,9 @@ use sqlx::Connection;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::checks::schemas::inspection::{Inspection, Report};
 use crate::checks::schemas::plans::used_indexes;
 use crate::checks::twins::run_sql;
+use crate::harness::inspection::{Finding, Inspection, QUERIES, Report};
 use crate::harness::postgres::Postgres;
 use crate::harness::progress;
 use crate::harness::run_directory::RunDirectory;
@@ -127,7 +126,7 @@ impl Schema {
         let mut connection = sqlx::PgConnection::connect(&empty).await?;
         let configuration = configuration::read(&mut connection).await?;
         std::fs::write(self.directory.join("larder.toml"), &configuration.toml)?;
-        std::fs::write(self.directory.join("queries.sql"), self.queries)?;
+        std::fs::write(self.directory.join(QUERIES), self.queries)?;
         connection.close().await?;
         let inspection = |url: &str| Inspection {
             binary: self.binary.clone(),
@@ -225,11 +224,7 @@ async fn mend(inspection: &Inspection) -> anyhow::Result<(Report, Vec<String>)> 
 /// Findings of only one of two reports.
 fn differences(empty: &Report, filled: &Report) -> Vec<String> {
     let lines = |report: &Report| -> BTreeSet<String> {
-        report
-            .findings
-            .iter()
-            .map(inspection::Finding::line)
-            .collect()
+        report.findings.iter().map(Finding::line).collect()
     };
     let (empty, filled) = (lines(empty), lines(filled));
     let only = |one: &BTreeSet<String>, other: &BTreeSet<String>, tables: &str| -> Vec<String> {

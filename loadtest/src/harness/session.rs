@@ -83,5 +83,9 @@ impl SqlSession {
 }
 
 fn statements_rows(rows: sqlx::Result<Vec<sqlx::postgres::PgRow>>) -> sqlx::Result<Vec<String>> {
-    rows?.iter().map(|row| row.try_get(0)).collect()
+    let text = |row: &sqlx::postgres::PgRow| {
+        let text = row.try_get_raw(0)?.as_str().map(str::to_owned);
+        text.map_err(sqlx::Error::Decode)
+    };
+    rows?.iter().map(text).collect()
 }

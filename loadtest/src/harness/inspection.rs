@@ -12,16 +12,20 @@ use crate::harness::process::find_program;
 /// The exit codes of a check that could be done.
 const DONE: [i32; 2] = [0, 1];
 
+/// The file of statements.
+pub(crate) const QUERIES: &str = "queries.sql";
+
 /// A report, as far as it is looked at.
 #[derive(Debug, Deserialize)]
-pub(super) struct Report {
+pub(crate) struct Report {
     complete: bool,
-    pub(super) findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
 }
 
+/// A finding, as far as it is looked at.
 #[derive(Debug, Deserialize)]
-pub(super) struct Finding {
-    pub(super) id: String,
+pub(crate) struct Finding {
+    pub(crate) id: String,
     severity: String,
     object: String,
     reason: String,
@@ -35,7 +39,7 @@ struct Remedy {
 
 impl Finding {
     /// What a user has to know, in a line.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let Self {
             id,
             severity,
@@ -53,16 +57,16 @@ impl Finding {
 }
 
 /// A database, and where its configuration is.
-pub(super) struct Inspection {
-    pub(super) binary: PathBuf,
-    /// Has `larder.toml` and `queries.sql`.
-    pub(super) directory: PathBuf,
-    pub(super) url: String,
+pub(crate) struct Inspection {
+    pub(crate) binary: PathBuf,
+    /// Has `larder.toml` and the statements in [`QUERIES`].
+    pub(crate) directory: PathBuf,
+    pub(crate) url: String,
 }
 
 impl Inspection {
     /// The report, if all could be checked.
-    pub(super) async fn report(&self) -> anyhow::Result<Report> {
+    pub(crate) async fn report(&self) -> anyhow::Result<Report> {
         let text = self.check("json").await?;
         let report: Report = serde_json::from_str(&text).context("the report")?;
         ensure!(report.complete, "not all could be checked:\n{text}");
@@ -70,10 +74,10 @@ impl Inspection {
     }
 
     /// The report in a format.
-    pub(super) async fn check(&self, format: &str) -> anyhow::Result<String> {
+    pub(crate) async fn check(&self, format: &str) -> anyhow::Result<String> {
         let mut command = Command::new(&self.binary);
         command
-            .args(["check", "--table", "public.*", "--queries", "queries.sql"])
+            .args(["check", "--table", "public.*", "--queries", QUERIES])
             .args(["--format", format])
             .env_clear()
             .env("DATABASE_URL", &self.url)
@@ -90,7 +94,7 @@ impl Inspection {
     }
 
     /// Runs the SQL of the report, statement by statement.
-    pub(super) async fn apply(&self) -> anyhow::Result<()> {
+    pub(crate) async fn apply(&self) -> anyhow::Result<()> {
         let script = self.directory.join("mend.sql");
         std::fs::write(&script, self.check("sql").await?)?;
         let psql = find_program("psql", "apt-get install postgresql-client")?;
@@ -111,7 +115,7 @@ impl Inspection {
     }
 
     /// Has `larder init` write a configuration. Returns which of `tables` it does not name, and whether larder refuses it.
-    pub(super) async fn init(&self, tables: &[String]) -> anyhow::Result<Vec<String>> {
+    pub(crate) async fn init(&self, tables: &[String]) -> anyhow::Result<Vec<String>> {
         let mut command = Command::new(&self.binary);
         command
             .args(["init", "--force", "--output", "init.toml"])
