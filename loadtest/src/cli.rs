@@ -28,6 +28,7 @@ use crate::checks::schemas::SchemasArgs;
 use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
 use crate::checks::upgrade::UpgradeArgs;
+use crate::labs::indexes::IndexesArgs;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
 ///
@@ -67,6 +68,11 @@ pub(crate) enum Command {
     /// Each run is a folder of raw JSON, commands and machine; what is measured is kept on Ctrl-C too. Exit code 1
     /// where a request had no good answer.
     Sweep(SweepArgs),
+    /// What does each kind of index of PostgreSQL give and cost, and does `larder check` propose the best?
+    ///
+    /// Queries and writes of a table of persons with each kind of index: plans, buffers, WAL, times. Exit code 1 where a
+    /// figure that does not depend on the machine, or a proposal, is wrong; proposals are judged if PostgreSQL has hypopg.
+    Indexes(IndexesArgs),
     /// Draws runs as one HTML page: sweeps over each other, benchmarks, and `.chart` files. The charts are written as
     /// `report.chart`, too.
     Report {

@@ -18,6 +18,7 @@
 //! - `bench`: figures. A benchmark prepares servers, measures one case a turn and verifies that they did what was
 //!   measured; the runner rotates the turns. `compare` is one, and so are those of `loadtest bench`. `sweep` measures one
 //!   larder by the number of connections, tier by tier.
+//! - `labs`: experiments about what larder stands on: the indexes of PostgreSQL.
 //! - `report`: the folder of a run, statistics, tables, and charts of all of these as a page and as text.
 
 #![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
@@ -36,6 +37,7 @@ mod bench;
 mod checks;
 mod cli;
 mod harness;
+mod labs;
 mod report;
 mod workload;
 
@@ -63,6 +65,7 @@ use crate::checks::{
 use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
 use crate::harness::{binary, progress};
+use crate::labs::indexes;
 use crate::report::charts;
 use crate::report::plot::page;
 
@@ -106,6 +109,10 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             Command::Sweep(args) => sweep::run(args, larder, seed, shutdown_signal()).await,
             Command::Check(check) => tokio::select! {
                 outcome = run_check(check, larder, seed) => outcome,
+                ended = shutdown_signal() => ended.map(|()| false),
+            },
+            Command::Indexes(args) => tokio::select! {
+                outcome = indexes::run(args, larder, cli.seed.unwrap_or(indexes::SEED)) => outcome,
                 ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.

@@ -28,13 +28,18 @@ pub(crate) struct Finding {
     pub(crate) id: String,
     severity: String,
     object: String,
+    /// The file that leads to it.
+    pub(crate) file: Option<String>,
     reason: String,
-    remedies: Vec<Remedy>,
+    pub(crate) remedies: Vec<Remedy>,
+    #[serde(rename = "unproven")]
+    pub(crate) is_unproven: bool,
 }
 
+/// A statement that mends a finding.
 #[derive(Debug, Deserialize)]
-struct Remedy {
-    sql: String,
+pub(crate) struct Remedy {
+    pub(crate) sql: String,
 }
 
 impl Finding {

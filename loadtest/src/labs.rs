@@ -1,0 +1,3 @@
+//! Laboratories: experiments about what larder stands on.
+
+pub(crate) mod indexes;
