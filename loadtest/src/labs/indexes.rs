@@ -105,6 +105,7 @@ pub(crate) async fn run(args: &IndexesArgs, binary: PathBuf, seed: u64) -> anyho
     let folder = Folder::create(&args.folder.results, name)?;
     folder.write("indexes.json", &serde_json::to_string_pretty(&run)?)?;
     folder.write("README.md", &report::readme(&run))?;
+    folder.write("indexes.chart", &report::charts(&run.populations))?;
     println!("{}", report::tables(&run.populations));
     println!("kept in {}", folder.path().display());
     let mut populations = run.populations.iter();

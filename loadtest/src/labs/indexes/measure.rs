@@ -14,7 +14,7 @@ const TURNS: usize = 20;
 /// Each turn writes so many.
 pub(super) const ROWS: u32 = 1_000;
 /// Rows are written with so many indexes, and these are the next ones.
-const STEPS: [(usize, &[&str]); 4] = [
+pub(super) const STEPS: [(usize, &[&str]); 4] = [
     (0, &[]),
     (1, &["(age)"]),
     (3, &["(lastname)", "(number)"]),

@@ -1,11 +1,13 @@
 //! The figures as tables.
 
 use crate::labs::indexes::gates::{best, failures, find, is_right};
-use crate::labs::indexes::measure::{OPERATIONS, ROWS, Write};
+use crate::labs::indexes::measure::{OPERATIONS, ROWS, STEPS, Write};
 use crate::labs::indexes::persons::{
-    EQUAL, NONE, NUMBER, NUMBER_HASH, ORDER, RIGHT_ORDER, WRONG_ORDER, is_plain,
+    EQUAL, NONE, NUMBER, NUMBER_HASH, ORDER, QUERIES, RIGHT_ORDER, WRONG_ORDER, is_hash, is_plain,
 };
 use crate::labs::indexes::{Population, Run};
+use crate::report::plot::{self, Chart, ChartKind};
+use crate::report::statistics::Spread;
 
 const READS: &str = "\
 Medians of 20 turns with `enable_seqscan = off`; chosen: PostgreSQL uses the index without that, too. Saved: buffers to the
@@ -24,6 +26,47 @@ For each row, by the number of indexes: bytes of WAL, in parentheses those of fu
 pub(super) fn readme(run: &Run) -> String {
     let (tables, environment) = (tables(&run.populations), run.environment.markdown());
     format!("# Indexes of PostgreSQL\n\n{tables}## Run\n\n{environment}")
+}
+
+/// Charts of the buffers of each query and of the WAL of each operation, as text.
+pub(super) fn charts(populations: &[Population]) -> String {
+    let mut charts = Vec::new();
+    let kinds = [NONE, "best B-tree", "hash", "covering"];
+    let is_kind: [fn(&str) -> bool; 4] = [
+        |index| index == NONE,
+        is_plain,
+        is_hash,
+        |index| index.contains("include"),
+    ];
+    for population in populations {
+        let rows = population.rows;
+        let title = format!("Buffers that a query of {rows} rows reads");
+        let mut buffers = Chart::new(ChartKind::Bar, title, kinds);
+        buffers.log_y = true;
+        for (query, _) in QUERIES {
+            // What does not serve has no bar.
+            let of_query = population.reads.iter().filter(|read| {
+                read.query == query && (read.index == NONE || read.turn.uses_index())
+            });
+            buffers.push(
+                query,
+                is_kind.map(|is_kind| {
+                    let of_kind = of_query.clone().filter(|read| is_kind(&read.index));
+                    Some(Spread::of(of_kind.map(|read| read.turn.buffers))?.min)
+                }),
+            );
+        }
+        let title = format!("Bytes of WAL for each row by the number of indexes, {rows} rows");
+        let mut wal = Chart::new(ChartKind::Line, title, OPERATIONS);
+        for (indexes, _) in STEPS {
+            let writes = population.writes.iter();
+            let of_step = writes.filter(|write| write.indexes == indexes);
+            let bytes = of_step.map(|write| Some(write.turn.record_bytes()));
+            wal.push(indexes.to_string(), bytes);
+        }
+        charts.extend([buffers, wal]);
+    }
+    plot::text(&charts)
 }
 
 /// All tables, and which gates fail.
