@@ -127,6 +127,7 @@ impl Benchmark for Batches {
             unit: "requests/s".to_owned(),
             cases: CASES.map(str::to_owned).to_vec(),
             pairs: vec![pair(1, 0), pair(3, 2), pair(1, 3)],
+            layers: Vec::new(),
         }]
     }
 
@@ -168,6 +169,7 @@ impl Benchmark for Batches {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
+            figures: Vec::new(),
             command: Some(invocation.shown()),
             note: Some(after.since(&before)),
             measured,

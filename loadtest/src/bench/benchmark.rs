@@ -67,6 +67,8 @@ pub(crate) struct Measurement {
     pub(crate) cpu_micros: Option<f64>,
     /// The share of the cores' time that neither the server nor the tool took.
     pub(crate) others: Option<f64>,
+    /// Further figures by the headings of their columns.
+    pub(crate) figures: Vec<(&'static str, f64)>,
     /// The command that made the load, where it was a program of its own.
     pub(crate) command: Option<String>,
     /// What else was measured meanwhile.

@@ -159,6 +159,7 @@ impl Benchmark for Compare {
             unit: "requests/s".to_owned(),
             cases,
             pairs,
+            layers: Vec::new(),
         };
         let with_name = |connections: &usize| Group {
             name: format!("{connections} connections"),
@@ -238,6 +239,7 @@ impl Compare {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
+            figures: Vec::new(),
             command: Some(invocation.shown()),
             note: None,
             measured,

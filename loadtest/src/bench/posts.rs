@@ -128,6 +128,7 @@ impl Benchmark for Posts {
                 unit: unit.to_owned(),
                 cases: vec![one.clone(), other.clone()],
                 pairs: vec![(one, other)],
+                layers: Vec::new(),
             }
         };
         vec![
@@ -206,6 +207,7 @@ impl Posts {
             },
             cpu_micros: cost.micros_per(requests),
             others: None,
+            figures: Vec::new(),
             command: None,
             note: None,
         })
@@ -224,6 +226,7 @@ impl Posts {
             measured: pgbench::parse(&report, &progress, CLIENTS)?,
             cpu_micros: None,
             others: None,
+            figures: Vec::new(),
             command: Some(invocation.shown().replace(&self.key.to_string(), "$FIRST")),
             note: None,
         })
@@ -302,6 +305,7 @@ impl Posts {
             },
             cpu_micros: None,
             others: None,
+            figures: Vec::new(),
             command: None,
             note: None,
         }

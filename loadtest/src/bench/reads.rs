@@ -171,6 +171,7 @@ impl Benchmark for Reads {
             unit: "documents/s".to_owned(),
             cases: names.to_vec(),
             pairs,
+            layers: Vec::new(),
         }]
     }
 
@@ -267,6 +268,7 @@ impl Reads {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
+            figures: Vec::new(),
             command: Some(invocation.shown()),
             note: None,
             measured,

@@ -102,6 +102,7 @@ impl Benchmark for Triggers {
             unit: unit.to_owned(),
             cases: vec![with.clone(), without.clone()],
             pairs: vec![(with.clone(), without.clone())],
+            layers: Vec::new(),
         };
         let commits = |setting: &str| {
             let name = format!("synchronous_commit {setting}");
@@ -136,6 +137,7 @@ impl Benchmark for Triggers {
             measured,
             cpu_micros: None,
             others: None,
+            figures: Vec::new(),
             command,
             note: None,
         })

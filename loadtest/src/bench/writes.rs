@@ -125,6 +125,7 @@ impl Benchmark for Writes {
             unit: "documents/s".to_owned(),
             cases: cases.clone(),
             pairs: pairs.clone(),
+            layers: Vec::new(),
         };
         kinds().map(group).collect()
     }
@@ -324,6 +325,7 @@ fn measurement(
         },
         cpu_micros,
         others: None,
+        figures: Vec::new(),
         command: None,
         note: None,
     }

@@ -50,6 +50,9 @@ pub(crate) struct Group {
     pub(crate) cases: Vec<String>,
     /// Pairs of cases: the figures of the first are divided by those of the second.
     pub(crate) pairs: Vec<(String, String)>,
+    /// Cases of which each does what the one before it does, and more: what each adds to the CPU time is told.
+    #[serde(default)]
+    pub(crate) layers: Vec<String>,
 }
 
 /// One turn of one case.
@@ -65,6 +68,9 @@ pub(crate) struct Sample {
     pub(crate) cpu_micros: Option<f64>,
     /// The share of the cores' time that neither the server nor the tool took: PostgreSQL, or another program.
     pub(crate) others: Option<f64>,
+    /// Further figures by the headings of their columns.
+    #[serde(default)]
+    pub(crate) figures: Vec<(String, f64)>,
     /// What else was measured meanwhile.
     pub(crate) note: Option<String>,
     pub(crate) measured: Measured,
@@ -73,6 +79,12 @@ pub(crate) struct Sample {
 impl Sample {
     fn latency(&self, of: fn(&Latencies) -> f64) -> Option<f64> {
         self.measured.times.as_ref().map(of)
+    }
+
+    /// A further figure.
+    fn figure(&self, heading: &str) -> Option<f64> {
+        let mut figures = self.figures.iter();
+        figures.find_map(|(name, figure)| (name == heading).then_some(*figure))
     }
 }
 
@@ -208,7 +220,12 @@ impl BenchmarkReport {
     }
 
     /// The median of a figure over all rounds of a case.
-    fn median(&self, group: usize, case: &str, figure: Figure) -> Option<f64> {
+    fn median(
+        &self,
+        group: usize,
+        case: &str,
+        figure: impl Fn(&Sample) -> Option<f64>,
+    ) -> Option<f64> {
         Spread::of(self.of(group, case).filter_map(figure)).map(|spread| spread.median)
     }
 
@@ -274,19 +291,17 @@ impl BenchmarkReport {
     fn write_group(&self, text: &mut String, number: usize, group: &Group) {
         let mut columns = vec![self.rates(number, group)];
         columns.extend(COLUMNS.iter().filter_map(|column| {
-            let cell = |case: &String| {
-                let median = self.median(number, case, column.figure);
-                median.map(|median| format!("{:.*}", column.digits, median))
-            };
-            let cells: Vec<Option<String>> = group.cases.iter().map(cell).collect();
-            // A column without any figure is left out.
-            cells.iter().any(Option::is_some).then(|| {
-                let cells = cells.into_iter();
-                let texts = cells.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-                std::iter::once(column.heading.to_owned())
-                    .chain(texts)
-                    .collect()
-            })
+            self.medians(number, group, column.heading, column.digits, column.figure)
+        }));
+        let mut headings: Vec<&str> = Vec::new();
+        let samples = self.samples.iter().filter(|sample| sample.group == number);
+        for (heading, _) in samples.flat_map(|sample| &sample.figures) {
+            if !headings.contains(&heading.as_str()) {
+                headings.push(heading);
+            }
+        }
+        columns.extend(headings.into_iter().filter_map(|heading| {
+            self.medians(number, group, heading, 2, |sample| sample.figure(heading))
         }));
         columns.push(self.errors(number, group));
         text.push('\n');
@@ -294,7 +309,11 @@ impl BenchmarkReport {
         for (row, name) in names.enumerate() {
             text.push_str(&format!("{name:<32}"));
             for (place, column) in columns.iter().enumerate() {
-                let width = if place == 0 { 14 } else { 10 };
+                let width = if place == 0 {
+                    14
+                } else {
+                    10.max(column[0].len() + 2)
+                };
                 text.push_str(&format!("{:>width$}", column[row]));
             }
             text.push('\n');
@@ -314,6 +333,43 @@ impl BenchmarkReport {
             text.push_str(line.trim_end());
             text.push('\n');
         }
+        if !group.layers.is_empty() {
+            text.push_str(&self.layers(number, &group.layers));
+        }
+    }
+
+    /// Heading and cells; `None` where there is no figure at all.
+    fn medians(
+        &self,
+        number: usize,
+        group: &Group,
+        heading: &str,
+        digits: usize,
+        figure: impl Fn(&Sample) -> Option<f64>,
+    ) -> Option<Vec<String>> {
+        let cell = |case: &String| {
+            let median = self.median(number, case, &figure);
+            median.map(|median| format!("{median:.digits$}"))
+        };
+        let cells: Vec<Option<String>> = group.cases.iter().map(cell).collect();
+        cells.iter().any(Option::is_some).then(|| {
+            let texts = cells.into_iter();
+            let texts = texts.map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+            std::iter::once(heading.to_owned()).chain(texts).collect()
+        })
+    }
+
+    /// A line with the CPU time of the first layer and what each other adds to it.
+    fn layers(&self, number: usize, layers: &[String]) -> String {
+        let (mut text, mut below) = ("CPU µs of a request by layer:".to_owned(), 0.0);
+        for case in layers {
+            if let Some(median) = self.median(number, case, CPU.figure) {
+                text += &format!("  {case} {:+.2}", median - below);
+                below = median;
+            }
+        }
+        text += &format!("  = {below:.2}\n");
+        text
     }
 
     /// Heading and cells.
@@ -367,6 +423,7 @@ mod tests {
             round,
             cpu_micros: (case != "pgbench").then_some(1e6 / per_second),
             others: Some(0.01),
+            figures: vec![("switches".to_owned(), 1.5)],
             note: None,
             measured: Measured {
                 requests: 1,
@@ -384,6 +441,7 @@ mod tests {
             name: "128 connections".to_owned(),
             unit: "requests/s".to_owned(),
             cases: names.to_vec(),
+            layers: vec![names[1].clone(), names[0].clone()],
             pairs: vec![names.into()],
         };
         let environment = RunEnvironment::example();
@@ -419,7 +477,9 @@ mod tests {
         assert!(report.is_good());
         report.samples[3].measured.errors = 1;
         assert!(!report.is_good());
-        assert!(report.table().contains("larder / limit"));
+        let table = report.table();
+        assert!(table.contains("larder / limit") && table.contains("switches"));
+        assert!(table.contains("limit +25000.00  larder +8333.33  = 33333.33"));
     }
 
     #[test]
@@ -429,6 +489,7 @@ mod tests {
             unit: "requests/s".to_owned(),
             cases: cases.iter().map(|case| (*case).to_owned()).collect(),
             pairs: Vec::new(),
+            layers: Vec::new(),
         };
         let groups: [(&str, &[&str]); 5] = [
             ("1000 connections", &["epoll"]),
