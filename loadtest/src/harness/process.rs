@@ -42,6 +42,27 @@ fn memory(pid: Pid, name: &'static str) -> anyhow::Result<u64> {
     Ok(kibibytes.parse::<u64>()? * 1024)
 }
 
+/// Context switches of the threads that `pid` has now, wanted or not.
+pub(crate) fn context_switches(pid: Pid) -> anyhow::Result<u64> {
+    let mut switches = 0;
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        let counts = status
+            .lines()
+            .filter(|line| line.contains("ctxt_switches:"));
+        let counts = counts.filter_map(|line| line.split_whitespace().last()?.parse::<u64>().ok());
+        switches += counts.sum::<u64>();
+    }
+    Ok(switches)
+}
+
+/// Context switches of the processes that this one has started and seen end, with those of their threads that ended.
+pub(crate) fn ended_context_switches() -> anyhow::Result<u64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    let switches = usage.voluntary_context_switches() + usage.involuntary_context_switches();
+    Ok(u64::try_from(switches)?)
+}
+
 /// Lets this process, and what it starts, open as many files as the system allows: a connection is one.
 pub(crate) fn raise_open_files() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;

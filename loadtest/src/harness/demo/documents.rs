@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use tokio::task::JoinSet;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -127,6 +127,18 @@ pub(crate) async fn read_all<T: Send + 'static>(
         all.extend(made??);
     }
     Ok(all)
+}
+
+/// Reads all documents up to `depts`, and returns the answer, head and body, with the document of the median length.
+pub(crate) async fn median_response(target: SocketAddr, depts: u32) -> anyhow::Result<Vec<u8>> {
+    let mut lengths = read_all(target, 1..=depts, |key, answer| {
+        Ok((answer.body.len(), key))
+    })
+    .await?;
+    lengths.sort_unstable();
+    let (_, key) = lengths.get(lengths.len() / 2).context("no documents")?;
+    let mut connection = HttpConnection::connect(target).await?;
+    Ok(read(&mut connection, *key).await?.whole.to_vec())
 }
 
 /// Reads the document of `key`.

@@ -122,10 +122,27 @@ struct WrkReport {
     max: f64,
 }
 
+/// Reads wrk's own counts of socket errors: a timeout is counted where an answer comes late, not where none comes.
+pub(crate) fn socket_errors(output: &str) -> anyhow::Result<[(&'static str, u64); 4]> {
+    let done = report(output)?;
+    Ok([
+        ("connect", done.connect),
+        ("read", done.read),
+        ("write", done.write),
+        ("timeout", done.timeout),
+    ])
+}
+
+fn report(output: &str) -> anyhow::Result<WrkReport> {
+    let line = output.lines().find(|line| line.starts_with('{'));
+    Ok(serde_json::from_str(
+        line.context("wrk printed no result")?,
+    )?)
+}
+
 /// Reads wrk's output.
 pub(crate) fn parse(output: &str) -> anyhow::Result<Measured> {
-    let line = output.lines().find(|line| line.starts_with('{'));
-    let done: WrkReport = serde_json::from_str(line.context("wrk printed no result")?)?;
+    let done = report(output)?;
     let ms = |micros: f64| micros / MICROS_PER_MILLI;
     Ok(Measured {
         requests: done.requests,
@@ -167,6 +184,8 @@ Transfer/sec:     11.16MB
         assert!((measured.mean_ms - 0.219).abs() < 1e-9);
         let times = measured.times.unwrap();
         assert!((times.p99_ms - 3.38).abs() < 1e-9 && (times.max_ms - 6.577).abs() < 1e-9);
+        let errors = socket_errors(PAGE).unwrap();
+        assert_eq!(errors.map(|(_, count)| count), [0, 2, 0, 1]);
         assert!(parse("unable to connect").is_err());
     }
 }
