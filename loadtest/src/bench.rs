@@ -6,7 +6,6 @@
 pub(crate) mod batches;
 pub(crate) mod benchmark;
 pub(crate) mod compare;
-pub(crate) mod limit;
 mod lists;
 pub(crate) mod other_servers;
 pub(crate) mod posts;

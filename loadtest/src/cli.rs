@@ -1,6 +1,5 @@
 //! What the command line says.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
@@ -29,6 +28,7 @@ use crate::checks::scope::ScopeArgs;
 use crate::checks::stale::StaleArgs;
 use crate::checks::upgrade::UpgradeArgs;
 use crate::labs::indexes::IndexesArgs;
+use crate::labs::models::{Model, ModelsArgs};
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
 ///
@@ -83,6 +83,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "DIRECTORY")]
         output: Option<PathBuf>,
     },
+    /// What serves a small answer cheapest: threads, select, poll, epoll, io_uring, tokio, hyper, larder, Java NIO?
+    ///
+    /// All take turns in one run, on the same cores, and send what larder sends. Exit code 1 where one of them left a
+    /// connection unanswered that it should have served: at most 1,000, with larder any number.
+    #[command(mut_arg("rounds", |arg| arg.default_value("3")), mut_arg("seconds", |arg| arg.default_value("10")))]
+    Models(ModelsArgs),
     /// Draws `.chart` files as one HTML page: a line with kind and names, then rows of a label and numbers.
     Plot {
         /// A file, or a directory with files in it and in its folders.
@@ -92,12 +98,15 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// The practical limit, as `compare` runs it.
+    /// Serves as a model, as `models` and `compare` run it, until stdin ends.
     #[command(hide = true)]
-    Limit {
-        address: SocketAddr,
+    Contender {
+        model: Model,
         /// A file of head and body.
         response: PathBuf,
+        /// Make the JSON of the body for each request.
+        #[arg(long)]
+        rendered: bool,
     },
 }
 

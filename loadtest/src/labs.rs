@@ -1,3 +1,4 @@
-//! Laboratories: experiments about what larder stands on.
+//! Laboratories: experiments whose question is not about larder alone.
 
 pub(crate) mod indexes;
+pub(crate) mod models;

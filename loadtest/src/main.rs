@@ -18,7 +18,7 @@
 //! - `bench`: figures. A benchmark prepares servers, measures one case a turn and verifies that they did what was
 //!   measured; the runner rotates the turns. `compare` is one, and so are those of `loadtest bench`. `sweep` measures one
 //!   larder by the number of connections, tier by tier.
-//! - `labs`: experiments about what larder stands on: the indexes of PostgreSQL.
+//! - `labs`: experiments whose question is not about larder alone: ways to serve, and the indexes of PostgreSQL.
 //! - `report`: the folder of a run, statistics, tables, and charts of all of these as a page and as text.
 
 #![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
@@ -51,7 +51,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::batches::Batches;
 use crate::bench::compare::Compare;
-use crate::bench::limit;
 use crate::bench::posts::Posts;
 use crate::bench::reads::Reads;
 use crate::bench::triggers::Triggers;
@@ -66,6 +65,7 @@ use crate::cli::{BenchCommand, CheckCommand, Cli, Command};
 use crate::harness::process::raise_open_files;
 use crate::harness::{binary, progress};
 use crate::labs::indexes;
+use crate::labs::models::Models;
 use crate::report::charts;
 use crate::report::plot::page;
 
@@ -82,9 +82,13 @@ fn main() -> ExitCode {
 
 /// Whether everything held.
 fn run(cli: &Cli) -> anyhow::Result<bool> {
-    if let Command::Limit { address, response } = &cli.command {
-        let response = std::fs::read(response).context("the response")?;
-        return limit::run(*address, &response).map(|()| true);
+    if let Command::Contender {
+        model,
+        response,
+        rendered,
+    } = &cli.command
+    {
+        return labs::models::run(*model, response, *rendered).map(|()| true);
     }
     if let Command::Report { runs, output } = &cli.command {
         return charts::report(runs, output.as_deref()).map(|()| true);
@@ -105,6 +109,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             Command::Compare(args) => {
                 runner::run::<Compare>(args, larder, seed, shutdown_signal()).await
             }
+            Command::Models(args) => {
+                runner::run::<Models>(args, larder, seed, shutdown_signal()).await
+            }
             Command::Bench(bench) => measure(bench, larder, seed).await,
             Command::Sweep(args) => sweep::run(args, larder, seed, shutdown_signal()).await,
             Command::Check(check) => tokio::select! {
@@ -116,7 +123,7 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
                 ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.
-            Command::Limit { .. } | Command::Report { .. } | Command::Plot { .. } => Ok(true),
+            Command::Contender { .. } | Command::Report { .. } | Command::Plot { .. } => Ok(true),
         }
     });
     progress::end();

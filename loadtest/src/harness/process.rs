@@ -46,7 +46,8 @@ fn memory(pid: Pid, name: &'static str) -> anyhow::Result<u64> {
 pub(crate) fn context_switches(pid: Pid) -> anyhow::Result<u64> {
     let mut switches = 0;
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
-        let status = std::fs::read_to_string(task?.path().join("status"))?;
+        // A thread that ends meanwhile has no file any more.
+        let status = std::fs::read_to_string(task?.path().join("status")).unwrap_or_default();
         let counts = status
             .lines()
             .filter(|line| line.contains("ctxt_switches:"));

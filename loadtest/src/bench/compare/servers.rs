@@ -12,13 +12,14 @@ use crate::bench::compare::{Compare, TAGS_FILE};
 use crate::bench::other_servers::{OtherServer, ServerSetup};
 use crate::harness;
 use crate::harness::demo::WarmTier;
-use crate::harness::demo::documents::{read, read_all};
+use crate::harness::demo::documents::{median_response, read, read_all};
 use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
-use crate::harness::process::{child_of, pinned};
+use crate::harness::process::child_of;
 use crate::harness::session::SqlSession;
 use crate::harness::tools::pgbench::{Pgbench, ReadStatement};
 use crate::harness::tools::wrk::WrkRequest;
+use crate::labs::models::{Contender, Model};
 use crate::report::results::RunEnvironment;
 
 const RESPONSE_FILE: &str = "response";
@@ -95,31 +96,13 @@ impl Compare {
     /// The limit, sending what larder sends for a document of the median length.
     async fn add_limit(&mut self) -> anyhow::Result<()> {
         let listen = self.first()?.config.listen;
-        let lengths = read_all(listen, 1..=self.demo.depts, |key, answer| {
-            Ok((answer.body.len(), key))
-        })
-        .await?;
-        let mut lengths = lengths;
-        lengths.sort_unstable();
-        let (_, key) = lengths.get(lengths.len() / 2).context("no documents")?;
-        let mut connection = HttpConnection::connect(listen).await?;
-        let response = read(&mut connection, *key).await?.whole.to_vec();
+        let response = median_response(listen, self.demo.depts).await?;
         let file = self.demo.run_directory.directory().join(RESPONSE_FILE);
         std::fs::write(&file, response)?;
-        let address = self.demo.address()?;
-        let child = pinned(
-            Some(&self.args.cores.server_cores),
-            std::env::current_exe()?,
-        )
-        .arg("limit")
-        .arg(address.to_string())
-        .arg(file)
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .context("starting the limit server")?;
-        self.servers.push(child);
-        self.add_server("limit", address).await
+        let cores = &self.args.cores.server_cores;
+        let limit = Contender::start(Model::EpollPerCore, cores, &file, false).await?;
+        self.servers.push(limit.child);
+        self.add_server("limit", limit.address).await
     }
 
     async fn add_other_server(
