@@ -1,4 +1,4 @@
-# Sourced by oha.sh and ab.sh: starts larder with a private PostgreSQL on loopback; both end with the script. Sets
+# Sourced by oha.sh, ab.sh and profile.sh: starts larder with a private PostgreSQL on loopback; they end with the script. Sets
 # $larder, the binary; $url, its address; $work, a directory that is removed at the end. The sourcing script seeds the
 # tables, and sets $depts for each_tier.
 # shellcheck shell=bash
