@@ -14,8 +14,8 @@ use crate::report::sweep_run::{FILE, SweepPoint, SweepRun};
 /// What [`report`] writes.
 const PAGE: &str = "report.html";
 const CHARTS: &str = "report.chart";
-/// Of the charts of one folder.
-const CHART_BYTES_MAX: u64 = 64 << 20;
+const SWEEPS: &str = "<p>A line for each tier that was in use alone; database: PostgreSQL answered every request. \
+     CPU time and memory are larder's own; wrong: of the answers compared byte by byte beside the load.</p>\n";
 
 /// Heading, whether the axis is logarithmic, and figure of a chart of sweeps.
 type Question = (&'static str, bool, fn(&SweepPoint) -> Option<f64>);
@@ -28,8 +28,8 @@ const QUESTIONS: [Question; 5] = [
     ("p99 ms", true, |of| Some(of.measured.times?.p99_ms)),
 ];
 
-/// Draws the runs of `directories`, sweeps over each other, as a page in `output` or in the first of them, and writes the
-/// charts beside it as text.
+/// Draws the runs of `directories`, sweeps over each other, as a page in `output` or in the first of them, and writes
+/// the charts beside it as text.
 pub(crate) fn report(
     directories: &[impl AsRef<Path>],
     output: Option<&Path>,
@@ -39,29 +39,20 @@ pub(crate) fn report(
     std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     let (mut sweeps, mut sections) = (Vec::new(), Vec::new());
     for directory in directories {
-        let before = sections.len();
-        let directory = directory.as_ref();
-        read_run(directory, &mut sweeps, &mut sections)?;
-        let kinds = format!("neither {FILE}, figures of a benchmark nor *.{EXTENSION}");
-        ensure!(sections.len() > before, "{}: {kinds}", directory.display());
+        read_run(directory.as_ref(), &mut sweeps, &mut sections)?;
     }
     if !sweeps.is_empty() {
         let charts = QUESTIONS.iter().map(|question| chart(question, &sweeps));
-        sections.insert(
-            0,
-            PageSection {
-                heading: "Sweeps".to_owned(),
-                charts: charts.collect(),
-                html: "<p>A line for each tier that was in use alone; database: PostgreSQL answered every request. CPU time and \
-                       memory are of larder's own process; wrong: of the answers that were compared byte by byte beside the load.</p>\n"
-                    .to_owned(),
-            },
-        );
+        let charts = charts.filter(|chart| chart.numbers().next().is_some());
+        let section = PageSection {
+            heading: "Sweeps".to_owned(),
+            charts: charts.collect(),
+            html: SWEEPS.to_owned(),
+        };
+        sections.insert(0, section);
     }
-    let charts: Vec<Chart> = sections
-        .iter()
-        .flat_map(|section| section.charts.clone())
-        .collect();
+    let charts = sections.iter().flat_map(|section| &section.charts);
+    let charts: Vec<Chart> = charts.cloned().collect();
     for (name, content) in [
         (PAGE, page("larder under load", &sections)?),
         (CHARTS, plot::text(&charts)),
@@ -86,27 +77,27 @@ fn read_run(
     let paths = entries.map(|entry| entry.map(|entry| entry.path()));
     let mut paths: Vec<PathBuf> = paths.collect::<Result<_, _>>().with_context(at)?;
     paths.sort();
+    let before = sections.len();
     for path in paths {
         let at = || path.display().to_string();
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let extension = path.extension().unwrap_or_default();
         let (charts, html) = if extension == EXTENSION && file != CHARTS {
-            (read(&path, &mut CHART_BYTES_MAX.clone())?, String::new())
-        } else if extension == "json" && !path.with_extension(EXTENSION).is_file() {
-            let text = std::fs::read_to_string(&path).with_context(at)?;
-            if file == FILE {
-                let run: SweepRun = serde_json::from_str(&text).with_context(at)?;
-                let html = details(&run.conditions(), &run.table(), &run.environment);
-                let name = folder.clone().into_owned();
-                sweeps.push(SweepRun { name, ..run });
-                (Vec::new(), html)
-            } else {
-                let run = BenchmarkReport::read(&text).with_context(at)?;
-                let html = details(&run.conditions, &run.table(), &run.environment);
-                (run.charts(), html)
-            }
-        } else {
+            (read(&path)?, String::new())
+        } else if extension != "json" || path.with_extension(EXTENSION).is_file() {
             continue;
+        } else if file == FILE {
+            let text = std::fs::read_to_string(&path).with_context(at)?;
+            let mut run: SweepRun = serde_json::from_str(&text).with_context(at)?;
+            run.name = folder.clone().into_owned();
+            let html = details(&run.conditions(), &run.table(), &run.environment);
+            sweeps.push(run);
+            (Vec::new(), html)
+        } else {
+            let text = std::fs::read_to_string(&path).with_context(at)?;
+            let run = BenchmarkReport::read(&text).with_context(at)?;
+            let html = details(&run.conditions, &run.table(), &run.environment);
+            (run.charts(), html)
         };
         let heading = format!("{folder}: {file}");
         sections.push(PageSection {
@@ -115,13 +106,16 @@ fn read_run(
             html,
         });
     }
+    let kinds = format!("neither {FILE}, figures of a benchmark nor *.{EXTENSION}");
+    ensure!(sections.len() > before, "{}: {kinds}", at());
     Ok(())
 }
 
 /// Writes HTML of what a run measured, and on what.
 fn details(conditions: &str, table: &str, environment: &RunEnvironment) -> String {
     format!(
-        "<p>{}</p>\n<pre>{}</pre>\n<details><summary>Machine, versions and commands</summary>\n<pre>{}</pre></details>\n",
+        "<p>{}</p>\n<pre>{}</pre>\n\
+         <details><summary>Machine, versions and commands</summary>\n<pre>{}</pre></details>\n",
         escaped(conditions),
         escaped(table.trim_start_matches('\n')),
         escaped(&environment.markdown()),
@@ -130,37 +124,31 @@ fn details(conditions: &str, table: &str, environment: &RunEnvironment) -> Strin
 
 /// Returns a chart with a line for each tier of each run.
 fn chart((heading, is_log, figure): &Question, runs: &[SweepRun]) -> Chart {
-    let tiers = runs.iter().flat_map(SweepRun::tiers);
-    // By name: database, disk, memory.
-    let tiers: BTreeSet<(&str, &str)> = tiers
-        .map(|tier| (if tier == "none" { "database" } else { tier }, tier))
-        .collect();
-    let lines = || {
-        tiers
-            .iter()
-            .flat_map(|tier| runs.iter().map(move |run| (tier, run)))
+    let tiers = |run| {
+        SweepRun::tiers(run)
+            .into_iter()
+            .map(move |tier| (run, tier))
     };
-    let names = lines().map(|((name, _), run)| match runs.len() {
-        1 => (*name).to_owned(),
-        _ => format!("{name}, {}", run.name),
+    let lines: Vec<(&SweepRun, &str)> = runs.iter().flat_map(tiers).collect();
+    let names = lines.iter().map(|(run, tier)| match (*tier, runs.len()) {
+        ("none", 1) => "database".to_owned(),
+        ("none", _) => format!("database, {}", run.name),
+        (tier, 1) => tier.to_owned(),
+        (tier, _) => format!("{tier}, {}", run.name),
     });
-    let mut chart = Chart::new(
-        ChartKind::Line,
-        format!("{heading} over connections"),
-        names,
-    );
+    let scale = if *is_log { " (logarithmic)" } else { "" };
+    let title = format!("{heading} over connections{scale}");
+    let mut chart = Chart::new(ChartKind::Line, title, names);
     (chart.log_x, chart.log_y) = (true, *is_log);
-    if *is_log {
-        chart.title += " (logarithmic)";
-    }
     let points = runs.iter().flat_map(|run| &run.points);
     let connections: BTreeSet<usize> = points.map(|point| point.concurrency).collect();
     for count in connections {
-        let point = |((_, tier), run): (&(&str, &str), &SweepRun)| {
+        let number = |(run, tier): &(&SweepRun, &str)| {
             let mut points = run.points.iter();
-            figure(points.find(|point| point.tier == *tier && point.concurrency == count)?)
+            let point = points.find(|point| point.tier == *tier && point.concurrency == count)?;
+            figure(point).filter(|number| *number > 0.0 || !is_log)
         };
-        chart.push(count.to_string(), lines().map(point));
+        chart.push(count.to_string(), lines.iter().map(number));
     }
     chart
 }
@@ -184,11 +172,8 @@ mod tests {
         let folder = kept(results.path(), "one");
         // The chart is drawn in place of the figures, which are of no benchmark.
         std::fs::write(folder.join("indexes.json"), "{}").unwrap();
-        std::fs::write(
-            folder.join("indexes.chart"),
-            "{\"Name\":\"pie\"}\n---\nx 1\n",
-        )
-        .unwrap();
+        let chart = "{\"Name\":\"pie\"}\n---\nx 1\n";
+        std::fs::write(folder.join("indexes.chart"), chart).unwrap();
         // The second time beside its own charts, which are not drawn again.
         for _ in 0..2 {
             report(&[&folder], None).unwrap();
@@ -197,7 +182,7 @@ mod tests {
             assert!(page.contains("90000") && page.contains("memory") && page.contains("database"));
             assert!(page.contains("a &lt;fast&gt; one") && !page.contains("a <fast> one"));
         }
-        let charts = read(&folder.join(CHARTS), &mut CHART_BYTES_MAX.clone()).unwrap();
+        let charts = read(&folder.join(CHARTS)).unwrap();
         assert_eq!(charts.len(), QUESTIONS.len() + 1);
         assert_eq!(charts[0].rows[0].numbers, [Some(9_000.0), Some(90_000.0)]);
     }
