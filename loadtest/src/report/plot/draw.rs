@@ -96,10 +96,10 @@ where
     let legend_width = longest.unwrap_or_default() * CHARACTER + LEGEND;
     let legend_width = legend_width.min(chart.width * 2 / 5);
     let is_pie = chart.kind == ChartKind::Pie;
-    let mut plot = ChartBuilder::on(root)
+    let (left, right) = root.split_horizontally(chart.width - legend_width);
+    let mut plot = ChartBuilder::on(&left)
         .caption(&chart.title, ("sans-serif", 20))
         .margin(MARGIN)
-        .margin_right(MARGIN + legend_width)
         .x_label_area_size(if is_pie { 0 } else { 28 })
         .y_label_area_size(if is_pie { 0 } else { 64 })
         .build_cartesian_2d(x, y)?;
@@ -128,14 +128,20 @@ where
         ChartKind::Bar => draw_bars(chart, root, plot.y_range().start.max(0.0), &pixel)?,
         _ => draw_lines(chart, root, &pixel)?,
     }
+    // A context of its own, since plotters draws legends inside the axes.
+    let mut context = ChartBuilder::on(&right)
+        .margin_top(MARGIN)
+        .build_cartesian_2d(0..1, 0..1)?;
     for (number, name) in names.iter().enumerate() {
         let color = color(number);
-        plot.draw_series(std::iter::empty::<Circle<(f64, f64), u32>>())?
+        context
+            .draw_series(std::iter::empty::<Circle<(i32, i32), u32>>())?
             .label(cut(name, legend_width.saturating_sub(LEGEND)))
             .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 16, y + 4)], color.filled()));
     }
-    plot.configure_series_labels()
-        .position(SeriesLabelPosition::Coordinate(width as i32, 0))
+    context
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
         .legend_area_size(24)
         .label_font(FONT)
         .draw()?;
