@@ -22,11 +22,11 @@ mod validity;
 
 use std::future::Future;
 use std::io::{self, ErrorKind};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
@@ -42,8 +42,9 @@ use crate::server::connections::{CHECK_INTERVAL, Connections};
 use crate::server::listener::{AcceptedConnection, Listener};
 use crate::server::tls::Tls;
 
-/// Connections that wait in the kernel until they are accepted; tokio sets the same limit.
-const BACKLOG_MAX: usize = 1_024;
+/// Connections that may wait in the kernel until they are accepted. The kernel lowers it to `net.core.somaxconn`, which is
+/// 4096 by default.
+const BACKLOG_MAX: u16 = u16::MAX;
 
 /// The other end of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -65,6 +66,23 @@ pub struct ServerConfig {
     pub clients: ClientCounts,
     /// The certificate; `None` for an address without TLS.
     pub tls: Option<Arc<Tls>>,
+}
+
+/// Listens at `address`, with the largest backlog that the kernel allows.
+///
+/// [`TcpListener::bind`] has one of 128. Where more clients connect at once, each of the others waits for a second or more
+/// until it sends its SYN again.
+///
+/// # Errors
+/// The address is in use, is none of this machine, or may not be used.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG_MAX.into())
 }
 
 /// Serves each connection by `protocol` until `stop` ends; then accepts no more, and ends when every connection has ended.
@@ -135,7 +153,7 @@ fn waiting_connections(listener: TcpListener) -> Vec<AcceptedConnection> {
     };
     // The listener does not block, so this ends when no connection waits any more.
     std::iter::from_fn(|| listener.accept().ok())
-        .take(BACKLOG_MAX)
+        .take(BACKLOG_MAX.into())
         .filter(|(stream, _)| stream.set_nonblocking(true).is_ok())
         .map(AcceptedConnection::new)
         .collect()
@@ -146,4 +164,29 @@ fn concerns_one_client(error: &io::Error) -> bool {
         error.kind(),
         ErrorKind::ConnectionAborted | ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::net::TcpStream;
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// More than the 128 of [`TcpListener::bind`].
+    const CLIENTS: usize = 200;
+
+    #[tokio::test]
+    async fn hundreds_of_connections_wait_to_be_accepted() {
+        let listener = listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            let connected = timeout(Duration::from_secs(20), TcpStream::connect(address));
+            clients.push(connected.await.unwrap().unwrap());
+        }
+        assert_eq!(waiting_connections(listener).len(), CLIENTS);
+    }
 }

@@ -39,7 +39,7 @@ use crate::http::connection::serve_http;
 use crate::http::middleware::stack::PublicService;
 use crate::metrics::Metrics;
 use crate::server::tls::Tls;
-use crate::server::{ClientCounts, ServerConfig};
+use crate::server::{self, ClientCounts, ServerConfig};
 use crate::source::session::Database;
 use crate::source::session::url::ConnectionUrl;
 use crate::state::StateLock;
@@ -101,8 +101,8 @@ async fn run_on(
             .await
             .context("creating the demo tables")?;
     }
-    let public = bind(config.listen, "listen").await?;
-    let private = bind(config.admin, "admin").await?;
+    let public = bind(config.listen, "listen")?;
+    let private = bind(config.admin, "admin")?;
     let banner = Banner {
         config,
         listen: public.local_addr()?,
@@ -314,10 +314,8 @@ fn print(text: &str) {
     }
 }
 
-async fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
-        .with_context(|| format!("{key} = \"{address}\" can't be bound"))
+fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+    server::listen(address).with_context(|| format!("{key} = \"{address}\" can't be bound"))
 }
 
 /// Fills the demo tables of a new private database; one that was changed since is left as it is.
