@@ -68,7 +68,7 @@ pub(crate) struct Measurement {
     /// The share of the cores' time that neither the server nor the tool took.
     pub(crate) others: Option<f64>,
     /// Further figures by the headings of their columns.
-    pub(crate) figures: Vec<(&'static str, f64)>,
+    pub(crate) figures: Vec<(String, f64)>,
     /// The command that made the load, where it was a program of its own.
     pub(crate) command: Option<String>,
     /// What else was measured meanwhile.

@@ -101,15 +101,13 @@ async fn rounds<B: Benchmark>(
                 if let Some(command) = measurement.command {
                     report.environment.command(command);
                 }
-                let figures = measurement.figures.into_iter();
-                let figures = figures.map(|(name, figure)| (name.to_owned(), figure));
                 report.note(Sample {
                     group: place,
                     case: case.clone(),
                     round,
                     cpu_micros: measurement.cpu_micros,
                     others: measurement.others,
-                    figures: figures.collect(),
+                    figures: measurement.figures,
                     note: measurement.note,
                     measured: measurement.measured,
                 });

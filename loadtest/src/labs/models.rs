@@ -1,8 +1,8 @@
 //! `loadtest models`: what serves a small answer cheapest, from a pool of threads to larder.
 //!
-//! Each turn starts one server, on a port of its own, and stops it. All send the bytes that larder sends for the document
-//! of the median length, but for larder, which sends the document that is asked for. How many connections were answered is
-//! counted from outside, by `ss`, so that no model pays for it.
+//! Each turn starts one server, on a port of its own, and stops it. All send the bytes that larder sends for the
+//! document of the median length, but for larder, which sends the document that is asked for. How many connections were
+//! answered is counted from outside, by `ss`, so that no model pays for it.
 
 mod contender;
 mod model;
@@ -14,13 +14,12 @@ mod tests;
 mod threads;
 mod uring;
 
-use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
+use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::sleep;
 
@@ -29,8 +28,6 @@ use crate::bench::benchmark::{
 };
 use crate::harness::demo::documents::median_response;
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http;
-use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter, find_program};
 use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 pub(crate) use crate::labs::models::contender::Contender;
@@ -40,26 +37,16 @@ use crate::report::results::RunEnvironment;
 
 /// Documents, more than the caches of a core hold.
 const DEPTS: u32 = 10_000;
-/// Of the series that varies cores, and of the sum of layers.
-const CONNECTIONS: usize = 100;
 const WARM_UP_SECONDS: u64 = 1;
-const WARM_UP_CONNECTIONS: usize = 20;
-/// Up to here every connection has to be answered, by larder with any number.
-const ANSWERED_CONNECTIONS_MIN: usize = 1_000;
 /// When sockets are counted, in parts of the turn.
 const COUNTED_AT: f64 = 0.9;
-/// Descriptors besides those of connections.
-const OTHER_FILES: u64 = 200;
-const RESPONSE_FILE: &str = "response";
+/// How long a request has waited whose connection is silent, in parts of the turn.
+const SILENT_FOR: f64 = 0.5;
 
 /// Each model with the one whose figures its own are divided by.
-const PAIRS: [(Model, Model); 7] = [
+const PAIRS: [(Model, Model); 3] = [
     (Model::Epoll, Model::Threads20),
     (Model::NioEpoll, Model::Threads20),
-    (Model::Epoll, Model::Threads),
-    (Model::TokioPerCore, Model::EpollPerCore),
-    (Model::Hyper, Model::TokioPerCore),
-    (Model::Larder, Model::Hyper),
     (Model::Larder, Model::EpollPerCore),
 ];
 /// Each does what the one before does, and more.
@@ -87,56 +74,29 @@ pub(crate) struct ModelsArgs {
     #[command(flatten)]
     server: CoreArgs,
     /// Connections at once; in each round, all these numbers have their turns.
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "20,100,1000,5000,16384", value_parser = connections)]
+    #[arg(long, value_delimiter = ',', default_values_t = [20, 100, 1000, 5000, 16384], value_parser = connections)]
     connections: Vec<usize>,
-    /// Which models [default: all]
-    #[arg(long, value_name = "LIST", value_enum, value_delimiter = ',')]
+    /// Which models.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Model::value_variants())]
     models: Vec<Model>,
     /// What they answer with.
-    #[arg(
-        long,
-        value_name = "LIST",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "ready,rendered"
-    )]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = Series::value_variants())]
     series: Vec<Series>,
-    /// Numbers of cores to serve 100 connections on, each the first of --server-cores.
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    cores: Vec<usize>,
 }
 
-/// What a group of turns has in common.
-#[derive(Clone)]
-struct Setting {
-    name: String,
-    connections: usize,
-    series: Series,
-    /// As a list for `taskset`.
-    cores: String,
-    models: Vec<Model>,
-}
-
-/// The settings, and what all servers need.
+/// What all servers need.
 pub(crate) struct Models {
     args: ModelsArgs,
     binary: PathBuf,
-    settings: Vec<Setting>,
-    /// Models that do not run here, with the reason.
-    left_out: Vec<String>,
+    /// Models that run here.
+    available: Vec<Model>,
+    /// Why others do not.
+    left_out: String,
     wrk: Wrk,
     ss: PathBuf,
-    seed: u64,
-    /// A file of head and body, and its body.
+    /// A file of head and body.
     response: PathBuf,
-    document: String,
     demo: Demo,
-}
-
-/// What is measured in a turn; both can be stopped.
-enum Server {
-    Contender(Contender),
-    Larder(Larder),
 }
 
 impl Benchmark for Models {
@@ -152,123 +112,133 @@ impl Benchmark for Models {
         setup: Setup<'_>,
         environment: &mut RunEnvironment,
     ) -> anyhow::Result<Self> {
-        let most = args.connections.iter().copied().max().unwrap_or_default() as u64;
-        let files = process::open_files_max()?;
+        let connections = args.connections.iter().copied().max().unwrap_or_default();
+        // Some are not those of connections.
+        let (needed, files) = (connections as u64 + 200, process::open_files_max()?);
         ensure!(
-            most + OTHER_FILES <= files,
-            "{most} connections need {} open files, and the limit is {files}; raise it by ulimit -Hn, or give fewer --connections",
-            most + OTHER_FILES
+            needed <= files,
+            "{connections} connections need {needed} open files, and the limit is {files}; raise it by ulimit -Hn, or \
+             give fewer --connections"
         );
         let ss = find_program("ss", "on Debian: apt-get install iproute2")?;
         let mut demo = Demo::start(setup.binary, DEPTS, 0, setup.seed).await?;
         let directory = demo.run_directory.directory().to_owned();
         let wrk = Wrk::new(&directory, &args.server.tool_cores, DEPTS)?;
-        environment.version(wrk.program(), "--version").await;
-        environment.version(&ss, "--version").await;
         let cores = &args.server.server_cores;
         let larder = demo.larder("larder", setup.binary, WarmTier::Memory, cores);
         let mut larder = larder.await?;
-        let response = median_response(larder.config.listen, DEPTS).await?;
+        let median = median_response(larder.config.listen, DEPTS).await?;
+        let response = directory.join("response");
+        std::fs::write(&response, median)?;
         larder.terminate().await?;
-        let file = directory.join(RESPONSE_FILE);
-        std::fs::write(&file, &response)?;
-        let text = String::from_utf8(response).context("the document")?;
-        let (_, document) = text.split_once("\r\n\r\n").context("no body")?;
-        let mut models = Self {
+        let (mut available, mut left_out) = (Vec::new(), String::new());
+        for model in args.models.iter().copied() {
+            let is_java = model.java_selector().is_some();
+            // Not every kernel has io_uring, and not every machine Java.
+            if is_java || model == Model::Uring {
+                let started = Contender::start(model, cores, &response, false).await;
+                if let Err(reason) = started {
+                    left_out += &format!(" Left out: {reason:#}.");
+                    continue;
+                }
+            }
+            if is_java {
+                environment.version(Path::new("java"), "-version").await;
+            }
+            available.push(model);
+        }
+        environment.version(wrk.program(), "--version").await;
+        environment.version(&ss, "--version").await;
+        Ok(Self {
             args: args.clone(),
             binary: setup.binary.to_owned(),
-            settings: Vec::new(),
-            left_out: Vec::new(),
+            available,
+            left_out,
             wrk,
             ss,
-            seed: setup.seed,
-            response: file,
-            document: document.to_owned(),
+            response,
             demo,
-        };
-        let available = models.available(environment).await?;
-        models.settings = settings(args, &available)?;
-        Ok(models)
+        })
     }
 
     fn conditions(&self) -> String {
-        let CoreArgs {
-            server_cores,
-            tool_cores,
-        } = &self.args.server;
-        let mut text = format!(
-            "Servers on core {server_cores}, wrk on core {tool_cores}; {DEPTS} documents in larder, random keys; a document of {} \
-             bytes; backlog {}, TCP_NODELAY, {WARM_UP_SECONDS} s of warming up. Context switches are counted for a request, \
-             growth of resident memory for a connection. `silent`: connections that had no answer at {:.0} % of the turn, of \
-             these `backlog` were not accepted; `refused`: closed without an answer; `no answer %`: both, of all requests. The \
-             original experiment (Java, 300 s) left 16.6 % of requests unanswered with a pool of 20 threads, and answered 42.5 % \
-             more by a selector.",
-            self.document.len(),
-            model::BACKLOG,
-            COUNTED_AT * 100.0
-        );
-        for reason in &self.left_out {
-            text += &format!(" Left out: {reason}.");
-        }
-        text
+        format!(
+            "Servers on core {}, wrk on core {}; answers of {} bytes; {DEPTS} documents in larder, random keys. \
+             loadtest/README.md explains the further columns. The original experiment (Java, 300 s) left 16.6 % of \
+             requests unanswered with a pool of 20 threads, and answered 42.5 % more by a selector.{}",
+            self.args.server.server_cores,
+            self.args.server.tool_cores,
+            std::fs::metadata(&self.response).map_or(0, |file| file.len()),
+            self.left_out
+        )
     }
 
     fn groups(&self) -> Vec<Group> {
-        let group = |setting: &Setting| {
-            let has = |model: Model| setting.models.contains(&model);
-            let pairs = PAIRS.iter().filter(|(one, other)| has(*one) && has(*other));
-            let layers = LAYERS.into_iter().filter(|model| has(*model));
-            Group {
-                name: setting.name.clone(),
+        let mut groups = Vec::new();
+        for series in self.args.series.iter().copied() {
+            let models = self.models(series);
+            let has = |model: &Model| models.contains(model);
+            let pairs = PAIRS.iter().filter(|(one, other)| has(one) && has(other));
+            let pairs = pairs.map(|(one, other)| (one.name(), other.name()));
+            let layers = LAYERS.iter().filter(|model| has(model));
+            let group = Group {
+                name: String::new(),
                 unit: "requests/s".to_owned(),
-                cases: setting.models.iter().map(|model| model.name()).collect(),
-                pairs: pairs
-                    .map(|(one, other)| (one.name(), other.name()))
-                    .collect(),
-                layers: if setting.connections == CONNECTIONS {
-                    layers.map(Model::name).collect()
-                } else {
-                    Vec::new()
-                },
-            }
-        };
-        self.settings.iter().map(group).collect()
+                cases: models.iter().map(|model| model.name()).collect(),
+                pairs: pairs.collect(),
+                layers: layers.map(|model| model.name()).collect(),
+            };
+            let is_ready = series == Series::Ready;
+            let kind = if is_ready { "" } else { "rendered, " };
+            groups.extend(self.args.connections.iter().map(|count| Group {
+                name: format!("{kind}{count} connections"),
+                ..group.clone()
+            }));
+        }
+        groups
     }
 
     async fn turn(&mut self, turn: Turn) -> anyhow::Result<Measurement> {
-        let setting = self.settings[turn.group].clone();
-        let (model, connections) = (setting.models[turn.case], setting.connections);
-        let cores = format!("{},{}", setting.cores, self.args.server.tool_cores);
-        let server = self.start(model, &setting.cores, setting.series).await?;
-        let mut run = WrkRun {
-            target: match &server {
-                Server::Contender(contender) => contender.address,
-                Server::Larder(larder) => larder.config.listen,
-            },
-            connections: WARM_UP_CONNECTIONS,
-            seconds: WARM_UP_SECONDS,
+        let numbers = self.args.connections.len();
+        let connections = self.args.connections[turn.group % numbers];
+        let series = self.args.series[turn.group / numbers];
+        let model = self.models(series)[turn.case];
+        let run = |target| WrkRun {
+            target,
+            connections,
+            // wrk opens all connections before it sends a request, on a slow machine 1,000 a second.
+            seconds: turn.seconds + connections as u64 / 1_000,
             pipeline: 1,
-            seed: self.seed.wrapping_add(turn.round as u64),
+            seed: turn.round as u64,
             request: WrkRequest::DOCUMENTS,
         };
-        self.check(model, run.target).await?;
-        self.wrk.invocation(&run).run().await?;
-        (run.connections, run.seconds) = (connections, turn.seconds);
-        let mut measurement = self.measure(server, &run, &process::cores(&cores)?).await?;
-        let may_refuse = match model {
-            Model::Larder => false,
-            Model::Threads20 | Model::Threads20Close => true,
-            Model::Select => connections >= ANSWERED_CONNECTIONS_MIN,
-            _ => connections > ANSWERED_CONNECTIONS_MIN,
+        let (binary, cores) = (&self.binary, &self.args.server.server_cores);
+        let mut measurement = if model == Model::Larder {
+            let larder = self.demo.larder("larder", binary, WarmTier::Memory, cores);
+            let mut larder = larder.await?;
+            let (run, pid) = (run(larder.config.listen), larder.pid()?);
+            let stop = async { larder.terminate().await.map(|()| 0) };
+            self.measure(run, pid, stop).await?
+        } else {
+            let is_rendered = series == Series::Rendered;
+            let contender = Contender::start(model, cores, &self.response, is_rendered).await?;
+            let (run, pid) = (run(contender.address), contender.pid);
+            self.measure(run, pid, contender.stop()).await?
         };
-        if may_refuse {
-            // A result, which the further columns show.
+        // With more connections, those without an answer are a result, which the further columns show.
+        let answered_min = match model {
+            Model::Larder => usize::MAX,
+            Model::Threads20 | Model::Threads20Close => 0,
+            Model::Select => 999,
+            _ => 1_000,
+        };
+        if connections > answered_min {
             measurement.measured.errors = 0;
         }
         Ok(measurement)
     }
 
-    /// Each turn has checked its server.
+    /// wrk has checked the status of each answer, and the tests of this module the answers of all models.
     async fn verify(&mut self) -> anyhow::Result<()> {
         Ok(())
     }
@@ -280,115 +250,68 @@ impl Benchmark for Models {
 }
 
 impl Models {
-    /// The models that are asked for and run here; notes why others don't, and Java's version.
-    async fn available(&mut self, environment: &mut RunEnvironment) -> anyhow::Result<Vec<Model>> {
-        let asked = match self.args.models.as_slice() {
-            [] => Model::value_variants().to_vec(),
-            some => some.to_vec(),
-        };
-        let mut available = Vec::new();
-        for model in asked {
-            if model == Model::Uring || model.selector_provider().is_some() {
-                let cores = &self.args.server.server_cores;
-                match Contender::start(model, cores, &self.response, false).await {
-                    Err(error) => {
-                        self.left_out.push(format!("{error:#}"));
-                        continue;
-                    }
-                    Ok(contender) => contender.stop().await?,
-                };
-            }
-            if model.selector_provider().is_some() {
-                environment.version(Path::new("java"), "-version").await;
-            }
-            available.push(model);
-        }
-        Ok(available)
+    /// The cases of each group of a series.
+    fn models(&self, series: Series) -> Vec<Model> {
+        let mut models = self.available.clone();
+        models.retain(|model| series == Series::Ready || model.renders());
+        models
     }
 
-    async fn start(&mut self, model: Model, cores: &str, series: Series) -> anyhow::Result<Server> {
-        if model == Model::Larder {
-            let larder = self
-                .demo
-                .larder("larder", &self.binary, WarmTier::Memory, cores);
-            return Ok(Server::Larder(larder.await?));
-        }
-        let is_rendered = series == Series::Rendered;
-        let contender = Contender::start(model, cores, &self.response, is_rendered).await?;
-        Ok(Server::Contender(contender))
-    }
-
-    /// Checks that a contender sends the document.
-    async fn check(&self, model: Model, target: SocketAddr) -> anyhow::Result<()> {
-        let (status, body) = http::get(target, "/depts/1").await?;
-        let is_right = model == Model::Larder || body == self.document;
-        ensure!(
-            status == 200 && is_right,
-            "{} answers {status} {body}",
-            model.name()
-        );
-        Ok(())
-    }
-
-    async fn sockets(&self, port: u16) -> anyhow::Result<(u64, u64)> {
-        let mut command = Command::new(&self.ss);
-        command.args(["-atinHO", &format!("sport = :{port}")]);
-        let output = command.kill_on_drop(true).output().await?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        Ok(answered_and_waiting(&text))
-    }
-
+    /// Measures the server `pid` by `run`; `stop` returns how many connections it has closed without an answer.
     async fn measure(
         &self,
-        server: Server,
-        run: &WrkRun<'_>,
-        cores: &BTreeSet<usize>,
+        run: WrkRun<'_>,
+        pid: Pid,
+        stop: impl Future<Output = anyhow::Result<u64>>,
     ) -> anyhow::Result<Measurement> {
-        let pid = match &server {
-            Server::Contender(contender) => contender.pid()?,
-            Server::Larder(larder) => larder.pid()?,
+        let warm_up = WrkRun {
+            connections: 20,
+            seconds: WARM_UP_SECONDS,
+            ..run
         };
+        self.wrk.invocation(&warm_up).run().await?;
+        let cores = process::cores(&self.args.server.all())?;
         let resident = process::resident_bytes(pid)?;
         let switches = process::context_switches(pid)?;
-        let invocation = self.wrk.invocation(run);
-        let meter = Meter::start(Some(pid), cores)?;
+        let invocation = self.wrk.invocation(&run);
+        let meter = Meter::start(Some(pid), &cores)?;
+        let turn = Duration::from_secs(run.seconds);
+        let mut ss = Command::new(&self.ss);
+        ss.args(["-atinHO", &format!("sport = :{}", run.target.port())]);
         let counted = async {
-            sleep(Duration::from_secs(run.seconds).mul_f64(COUNTED_AT)).await;
-            self.sockets(run.target.port()).await
+            sleep(turn.mul_f64(COUNTED_AT)).await;
+            Ok(ss.kill_on_drop(true).output().await?)
         };
-        let (output, (answered, backlog)) = tokio::try_join!(invocation.run(), counted)?;
+        let (output, counted) = tokio::try_join!(invocation.run(), counted)?;
         let cost = meter.stop()?;
         let grown = process::peak_resident_bytes(pid)?.saturating_sub(resident);
         let ended = process::ended_context_switches()?;
-        let refused = match server {
-            Server::Contender(contender) => contender.stop().await?,
-            Server::Larder(mut larder) => larder.terminate().await.map(|()| 0)?,
-        };
+        let refused = stop.await?;
         let switches = (process::ended_context_switches()? - ended).saturating_sub(switches);
+        let sockets = String::from_utf8_lossy(&counted.stdout);
+        let sockets = Sockets::of(&sockets, turn.mul_f64(SILENT_FOR));
         let mut measured = wrk::parse(&output).with_context(|| output.clone())?;
-        let silent = (run.connections as u64).saturating_sub(answered);
-        measured.errors += silent;
+        measured.errors += sockets.silent;
         // Counts are far below 2^52, so the casts are exact.
-        let (requests, unanswered) = (measured.requests as f64, (silent + refused) as f64);
-        let mut figures = vec![
+        let (requests, connections) = (measured.requests as f64, run.connections as f64);
+        let unanswered = (sockets.silent + refused) as f64;
+        let figures = [
             ("switches", switches as f64 / requests),
-            ("kB", grown as f64 / 1e3 / run.connections as f64),
+            ("kB", grown as f64 / 1e3 / connections),
             ("no answer %", 100.0 * unanswered / (requests + unanswered)),
+            ("silent", sockets.silent as f64),
+            ("backlog", sockets.backlog as f64),
+            ("unasked", connections - sockets.asked as f64),
+            ("refused", refused as f64),
         ];
-        let counts = [
-            ("silent", silent),
-            ("backlog", backlog),
-            ("refused", refused),
-        ];
-        for (name, count) in counts.into_iter().chain(wrk::socket_errors(&output)?) {
-            if count > 0 {
-                figures.push((name, count as f64));
-            }
-        }
+        let errors = wrk::socket_errors(&output)?.map(|(name, count)| (name, count as f64));
+        let figures = figures.into_iter().chain(errors);
+        let figures = figures.filter(|(_, figure)| *figure > 0.0);
+        let figures = figures.map(|(name, figure)| (name.to_owned(), figure));
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
-            figures,
+            figures: figures.collect(),
             command: Some(invocation.shown()),
             note: None,
             measured,
@@ -396,60 +319,35 @@ impl Models {
     }
 }
 
-/// How many of a server's connections were answered, since it has sent bytes, and how many wait to be accepted.
-///
-/// Of each line, the first word is the state, the second the receive queue: of connections where the socket listens.
-fn answered_and_waiting(sockets: &str) -> (u64, u64) {
-    let (mut answered, mut waiting) = (0, 0);
-    for line in sockets.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("LISTEN") => waiting += words.next().map_or(0, |count| count.parse().unwrap_or(0)),
-            Some("ESTAB") => {
-                answered += u64::from(words.any(|word| word.starts_with("bytes_sent:")))
-            }
-            _ => {}
-        }
-    }
-    (answered, waiting)
+/// Connections of a server.
+#[derive(Default)]
+struct Sockets {
+    /// Have sent a request.
+    asked: u64,
+    /// Have waited too long for the answer to their first one.
+    silent: u64,
+    /// Are not accepted yet.
+    backlog: u64,
 }
 
-/// The groups: for each series all numbers of connections, then the numbers of cores.
-fn settings(args: &ModelsArgs, available: &[Model]) -> anyhow::Result<Vec<Setting>> {
-    let server_cores = &args.server.server_cores;
-    let setting = |name: String, connections: usize, series: Series, cores: &str| Setting {
-        name,
-        connections,
-        series,
-        cores: cores.to_owned(),
-        models: available
-            .iter()
-            .copied()
-            .filter(|model| series == Series::Ready || model.renders())
-            .collect(),
-    };
-    let mut settings = Vec::new();
-    for series in &args.series {
-        let suffix = match series {
-            Series::Ready => "",
-            Series::Rendered => ", rendered",
-        };
-        for count in &args.connections {
-            let name = format!("{count} connections{suffix}");
-            settings.push(setting(name, *count, *series, server_cores));
+impl Sockets {
+    /// Reads the lines of `ss`: state, receive queue, which counts connections where the socket listens, and words such
+    /// as `lastrcv:40`, in milliseconds.
+    fn of(lines: &str, silent_for: Duration) -> Self {
+        let mut sockets = Self::default();
+        for line in lines.lines() {
+            let number = |name: &str| {
+                let (_, rest) = line.split_once(name)?;
+                rest.split_whitespace().next()?.parse::<u64>().ok()
+            };
+            sockets.backlog += number("LISTEN").unwrap_or(0);
+            if line.contains("ESTAB") && number("bytes_received:").is_some() {
+                let waited = Duration::from_millis(number("lastrcv:").unwrap_or(0));
+                let is_silent = number("bytes_sent:").is_none() && waited >= silent_for;
+                sockets.asked += 1;
+                sockets.silent += u64::from(is_silent);
+            }
         }
+        sockets
     }
-    let all = process::cores(server_cores)?;
-    for count in &args.cores {
-        let first = all.iter().take(*count).map(usize::to_string);
-        let cores: Vec<String> = first.collect();
-        ensure!(
-            cores.len() == (*count).max(1),
-            "--cores {count}, but --server-cores are {server_cores}"
-        );
-        let name = format!("{CONNECTIONS} connections, {count} cores");
-        settings.push(setting(name, CONNECTIONS, Series::Ready, &cores.join(",")));
-    }
-    settings.retain(|setting| !setting.models.is_empty());
-    Ok(settings)
 }

@@ -16,8 +16,8 @@ import java.util.concurrent.Executors;
 /**
  * One thread that waits by a selector, and a pool of workers that read and write.
  *
- * <p>{@code java Nio.java RESPONSE BACKLOG WORKERS READ_BYTES HEAD_BYTES_MAX} writes its address to stdout, and 0 once
- * stdin ends: it closes no connection without an answer. -Djava.nio.channels.spi.SelectorProvider chooses the selector.
+ * <p>{@code java Nio.java RESPONSE SELECTOR BACKLOG WORKERS READ_BYTES HEAD_BYTES_MAX} writes its address to stdout, and 0
+ * once stdin ends: it closes no connection without an answer. SELECTOR is Poll or EPoll.
  */
 class Nio {
   private static final byte[] TOO_LARGE =
@@ -32,10 +32,12 @@ class Nio {
 
   public static void main(String[] arguments) throws IOException {
     response = Files.readAllBytes(Path.of(arguments[0]));
-    int backlog = Integer.parseInt(arguments[1]);
-    ExecutorService workers = Executors.newFixedThreadPool(Integer.parseInt(arguments[2]));
-    readBytes = Integer.parseInt(arguments[3]);
-    headBytesMax = Integer.parseInt(arguments[4]);
+    String provider = "sun.nio.ch." + arguments[1] + "SelectorProvider";
+    System.setProperty("java.nio.channels.spi.SelectorProvider", provider);
+    int backlog = Integer.parseInt(arguments[2]);
+    ExecutorService workers = Executors.newFixedThreadPool(Integer.parseInt(arguments[3]));
+    readBytes = Integer.parseInt(arguments[4]);
+    headBytesMax = Integer.parseInt(arguments[5]);
     buffers = ThreadLocal.withInitial(() -> ByteBuffer.allocateDirect(readBytes));
     Selector selector = Selector.open();
     ServerSocketChannel listener = ServerSocketChannel.open();

@@ -4,29 +4,22 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context, bail};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdout, Command};
-use tokio::time::timeout;
+use tokio::process::{Child, ChildStdout};
 
 use crate::harness::process::{find_program, pinned};
-use crate::labs::models::model::{BACKLOG, Model};
+use crate::labs::models::model::{BACKLOG, Model, POOL_THREADS};
 use crate::labs::models::request::{HEAD_BYTES_MAX, READ_BYTES};
-use crate::labs::models::threads::POOL_THREADS;
 
-/// Java compiles its source first.
-const START_MAX: Duration = Duration::from_secs(60);
-const END_MAX: Duration = Duration::from_secs(20);
-const JAVA_SOURCE: &str = include_str!("Nio.java");
-const JAVA_SOURCE_NAME: &str = "Nio.java";
 const JAVA_INSTALL: &str = "on Debian: apt-get install default-jdk-headless";
 
-/// A server that sends a file to whoever asks.
+/// A server that sends a file to whoever asks. Whoever starts or stops it bounds how long that takes.
 pub(crate) struct Contender {
     pub(crate) address: SocketAddr,
+    pub(crate) pid: Pid,
     pub(crate) child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
 }
@@ -42,7 +35,21 @@ impl Contender {
         response: &Path,
         is_rendered: bool,
     ) -> anyhow::Result<Self> {
-        let mut command = command(model, cores, response, is_rendered)?;
+        let mut command = if let Some(selector) = model.java_selector() {
+            let source = response.with_file_name("Nio.java");
+            std::fs::write(&source, include_str!("Nio.java"))?;
+            let numbers = [BACKLOG.into(), POOL_THREADS, READ_BYTES, HEAD_BYTES_MAX];
+            let mut command = pinned(Some(cores), find_program("java", JAVA_INSTALL)?);
+            command.arg(source).arg(response).arg(selector);
+            command.args(numbers.map(|number| number.to_string()));
+            command
+        } else {
+            let mut command = pinned(Some(cores), std::env::current_exe()?);
+            command.args(["contender", &model.name()]).arg(response);
+            command.args(is_rendered.then_some("--rendered"));
+            command
+        };
+        let name = model.name();
         let log = response.with_file_name("contender.log");
         let mut child = command
             .stdin(Stdio::piped())
@@ -51,67 +58,27 @@ impl Contender {
             .process_group(0)
             .kill_on_drop(true)
             .spawn()
-            .with_context(|| format!("starting {}", model.name()))?;
+            .with_context(|| format!("starting {name}"))?;
+        let pid = child.id().context("the server ended")?;
         let stdout = child.stdout.take().context("no stdout")?;
         let mut stdout = BufReader::new(stdout).lines();
-        let line = timeout(START_MAX, stdout.next_line()).await;
-        let Some(line) = line.with_context(|| format!("{} does not listen", model.name()))?? else {
-            let said = std::fs::read_to_string(log).unwrap_or_default();
-            bail!("{}: {}", model.name(), said.trim_end());
+        let Some(line) = stdout.next_line().await? else {
+            bail!("{name}: {}", std::fs::read_to_string(log)?.trim_end());
         };
         Ok(Self {
-            address: line
-                .parse()
-                .with_context(|| format!("{line} is no address"))?,
+            address: line.parse().context("the address of the server")?,
+            pid: Pid::from_raw(i32::try_from(pid)?),
             child,
             stdout,
         })
     }
 
-    pub(crate) fn pid(&self) -> anyhow::Result<Pid> {
-        let pid = self.child.id().context("the server ended")?;
-        Ok(Pid::from_raw(i32::try_from(pid)?))
-    }
-
     /// Stops it; returns how many connections it closed without an answer.
     pub(crate) async fn stop(mut self) -> anyhow::Result<u64> {
         drop(self.child.stdin.take());
-        let line = timeout(END_MAX, self.stdout.next_line()).await;
-        let line = line.context("the server does not end")??;
-        timeout(END_MAX, self.child.wait())
-            .await
-            .context("the server does not end")??;
-        let refused = line.context("the server ended before it was stopped")?;
-        refused
-            .parse()
-            .with_context(|| format!("{refused} is no number"))
+        let refused = self.stdout.next_line().await?;
+        self.child.wait().await?;
+        let refused = refused.context("the server ended before it was stopped")?;
+        Ok(refused.parse()?)
     }
-}
-
-fn command(
-    model: Model,
-    cores: &str,
-    response: &Path,
-    is_rendered: bool,
-) -> anyhow::Result<Command> {
-    let Some(provider) = model.selector_provider() else {
-        let mut command = pinned(Some(cores), std::env::current_exe()?);
-        command.args(["contender", &model.name()]).arg(response);
-        if is_rendered {
-            command.arg("--rendered");
-        }
-        return Ok(command);
-    };
-    let source = response.with_file_name(JAVA_SOURCE_NAME);
-    std::fs::write(&source, JAVA_SOURCE)?;
-    let mut command = pinned(Some(cores), find_program("java", JAVA_INSTALL)?);
-    command
-        .arg(format!(
-            "-Djava.nio.channels.spi.SelectorProvider={provider}"
-        ))
-        .arg(source)
-        .arg(response)
-        .arg(BACKLOG.to_string())
-        .args([POOL_THREADS, READ_BYTES, HEAD_BYTES_MAX].map(|number| number.to_string()));
-    Ok(command)
 }

@@ -10,57 +10,39 @@ use serde_json::Value;
 pub(crate) const HEAD_BYTES_MAX: usize = 8 * 1024;
 /// What is read at once.
 pub(crate) const READ_BYTES: usize = 16 * 1024;
-/// Fields of a head.
-pub(super) const FIELDS_MAX: usize = 64;
-/// The field whose value is written anew where the document is.
-const LENGTH: &str = "content-length: ";
-
-const MALFORMED: &str = "400 Bad Request";
-const HEAD_TOO_LARGE: &str = "431 Request Header Fields Too Large";
+const TOO_LARGE: &str = "431 Request Header Fields Too Large";
 
 /// What every request is answered with.
-pub(crate) enum Answer {
-    /// Head and body as they are sent.
-    Ready(Vec<u8>),
-    /// The head up to the length of the body, the rest of the head, and the document that is made JSON each time.
-    Rendered {
-        before: String,
-        after: String,
-        document: Value,
-    },
+pub(crate) struct Answer {
+    /// Status line and fields, up to the body.
+    pub(super) head: String,
+    pub(super) body: String,
+    /// What the body is made of for each request, where it is.
+    pub(super) document: Option<Value>,
 }
 
 impl Answer {
-    /// Reads the head and the document out of `response`, so that JSON is made for each request.
-    ///
-    /// # Errors
-    /// `response` has no `content-length`, or its body is not JSON.
-    pub(crate) fn rendered(response: &str) -> anyhow::Result<Self> {
-        let (head, body) = response.split_once("\r\n\r\n").context("no body")?;
-        let (before, length) = head.split_once(LENGTH).context("no content-length")?;
-        let rest = length.trim_start_matches(|byte: char| byte.is_ascii_digit());
-        Ok(Self::Rendered {
-            before: format!("{before}{LENGTH}"),
-            after: format!("{rest}\r\n\r\n"),
-            document: serde_json::from_str(body).context("the document")?,
+    /// Reads head and body of `response`; where it `is_rendered`, JSON is made of the body for each request.
+    pub(crate) fn new(response: &str, is_rendered: bool) -> anyhow::Result<Self> {
+        let (head, ready) = response.split_once("\r\n\r\n").context("no body")?;
+        let document = is_rendered.then(|| serde_json::from_str(ready));
+        let document: Option<Value> = document.transpose().context("the document")?;
+        // JSON of the same document always has the same length, but not always that of larder's.
+        let body = document.as_ref().map_or(ready.to_owned(), Value::to_string);
+        let length = |body: &str| format!("content-length: {}", body.len());
+        Ok(Self {
+            head: head.replace(&length(ready), &length(&body)) + "\r\n\r\n",
+            body,
+            document,
         })
     }
 
     /// Appends head and body to `output`.
-    pub(crate) fn write(&self, output: &mut Vec<u8>) {
-        match self {
-            Self::Ready(response) => output.extend_from_slice(response),
-            Self::Rendered {
-                before,
-                after,
-                document,
-            } => {
-                let body = document.to_string();
-                output.extend_from_slice(before.as_bytes());
-                output.extend_from_slice(body.len().to_string().as_bytes());
-                output.extend_from_slice(after.as_bytes());
-                output.extend_from_slice(body.as_bytes());
-            }
+    fn write(&self, output: &mut Vec<u8>) {
+        output.extend_from_slice(self.head.as_bytes());
+        match &self.document {
+            None => output.extend_from_slice(self.body.as_bytes()),
+            Some(document) => output.extend_from_slice(document.to_string().as_bytes()),
         }
     }
 }
@@ -75,46 +57,29 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Appends to `output` an answer to each request whose head ends in `bytes`, which follow those of the last call.
+    /// Replaces `output` by an answer to each request whose head ends in `bytes`, which follow those of the last call.
     pub(crate) fn advance(&mut self, bytes: &[u8], answer: &Answer, output: &mut Vec<u8>) {
-        let mut all = std::mem::take(&mut self.partial);
-        if all.is_empty() {
-            let used = self.answer_all(bytes, answer, output);
-            all.extend_from_slice(&bytes[used..]);
-        } else {
-            all.extend_from_slice(bytes);
-            let used = self.answer_all(&all, answer, output);
-            all.drain(..used);
-        }
-        self.partial = all;
-    }
-
-    /// Returns how many bytes the requests that are answered take.
-    fn answer_all(&mut self, bytes: &[u8], answer: &Answer, output: &mut Vec<u8>) -> usize {
+        output.clear();
+        self.partial.extend_from_slice(bytes);
         let mut used = 0;
-        while used < bytes.len() && !self.is_over {
-            let mut fields = [EMPTY_HEADER; FIELDS_MAX];
-            let mut request = httparse::Request::new(&mut fields);
-            let refusal = match request.parse(&bytes[used..]) {
+        while used < self.partial.len() && !self.is_over {
+            let rest = &self.partial[used..];
+            let mut fields = [EMPTY_HEADER; 64];
+            let status = match httparse::Request::new(&mut fields).parse(rest) {
                 Ok(Status::Complete(length)) if length <= HEAD_BYTES_MAX => {
                     used += length;
-                    None
+                    answer.write(output);
+                    continue;
                 }
-                Ok(Status::Partial) if bytes.len() - used <= HEAD_BYTES_MAX => break,
-                Ok(_) | Err(httparse::Error::TooManyHeaders) => Some(HEAD_TOO_LARGE),
-                Err(_) => Some(MALFORMED),
+                Ok(Status::Partial) if rest.len() <= HEAD_BYTES_MAX => break,
+                Ok(_) | Err(httparse::Error::TooManyHeaders) => TOO_LARGE,
+                Err(_) => "400 Bad Request",
             };
-            match refusal {
-                None => answer.write(output),
-                Some(status) => {
-                    self.is_over = true;
-                    let text = format!(
-                        "HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-                    );
-                    output.extend_from_slice(text.as_bytes());
-                }
-            }
+            self.is_over = true;
+            let refusal =
+                format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+            output.extend_from_slice(refusal.as_bytes());
         }
-        used
+        self.partial.drain(..used);
     }
 }

@@ -1,212 +1,165 @@
-//! A thread that waits for all connections by `select`, `poll` or `epoll`: for a pool of workers that read and write, or
-//! for itself, which with ready-made bytes is the practical limit of a core.
+//! A thread that waits for all connections by `select`, `poll` or `epoll`: for a pool of workers that read and write,
+//! or for itself, which with ready-made bytes is the practical limit of a core.
 //!
-//! A connection is either idle, and then the selector thread owns it, or with a worker. A worker sends it back through a
-//! queue and wakes the selector thread. A client that does not read its answers stops a worker, or the thread that has
-//! none, so these servers are for load generators only.
+//! A connection is either idle, and then the selector thread owns it, or with a worker, which gives it back and wakes
+//! the selector thread. A client that does not read its answers stops a worker, or the thread that has none, so these
+//! servers are for load generators only.
 
+use std::collections::HashMap;
+use std::iter;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use anyhow::Context;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::EventFd;
 use nix::sys::select::{FD_SETSIZE, FdSet, select};
 
-use crate::labs::models::model::Model;
+use crate::labs::models::model::{Model, POOL_THREADS, REFUSED};
 use crate::labs::models::request::{Answer, READ_BYTES};
-use crate::labs::models::threads::{BlockingConnection, POOL_THREADS};
+use crate::labs::models::threads::BlockingConnection;
 
-/// Connections that may wait for a worker, or for the selector thread: more than a load generator may open.
+/// Connections that may wait for a worker: more than a load generator may open.
 const QUEUE_MAX: usize = 1 << 17;
-const EVENTS: usize = 1024;
-/// The first descriptor that is too large for `select`.
-const SELECT_END: i32 = FD_SETSIZE as i32;
 
-/// How workers reach the selector thread.
-struct Returns {
-    idle: SyncSender<BlockingConnection>,
+/// What the selector thread and its workers share.
+struct Pool {
+    work: Mutex<Receiver<BlockingConnection>>,
+    /// Connections that workers give back; who adds the first one wakes the selector thread.
+    returned: Mutex<Vec<BlockingConnection>>,
     wake: EventFd,
-    is_awake: AtomicBool,
 }
 
 /// Serves for ever by the system call of `model`; closes and counts the connections that the call can't wait for.
-pub(super) fn serve(
-    model: Model,
-    listener: &TcpListener,
-    answer: &Arc<Answer>,
-    refused: &AtomicU64,
-) -> anyhow::Result<()> {
+pub(super) fn serve(model: Model, listener: &TcpListener, answer: &Answer) -> anyhow::Result<()> {
     listener.set_nonblocking(true)?;
     let (busy, work) = sync_channel(QUEUE_MAX);
-    let (idle, returned) = sync_channel(QUEUE_MAX);
-    let returns = Arc::new(Returns {
-        idle,
+    let pool = Pool {
+        work: Mutex::new(work),
+        returned: Mutex::default(),
         wake: EventFd::new()?,
-        is_awake: AtomicBool::new(false),
-    });
-    let work = Arc::new(Mutex::new(work));
+    };
+    let poller = match model {
+        Model::Select => Poller::Select,
+        Model::Poll => Poller::Poll,
+        _ => Poller::Epoll(Epoll::new(EpollCreateFlags::empty())?),
+    };
     let is_alone = model == Model::EpollPerCore;
-    for _ in 0..if is_alone { 0 } else { POOL_THREADS } {
-        let (work, returns, answer) = (Arc::clone(&work), Arc::clone(&returns), Arc::clone(answer));
-        thread::Builder::new().spawn(move || work_off(&work, &returns, &answer))?;
+    let always = [listener.as_fd(), pool.wake.as_fd()];
+    let [accepting, woken] = always.map(|descriptor| descriptor.as_raw_fd());
+    for descriptor in always {
+        poller.watch(descriptor, false)?;
     }
-    let mut selector = Selector::new(model, listener, &returns.wake)?;
+    let mut idle: HashMap<RawFd, BlockingConnection> = HashMap::new();
     let (mut input, mut output) = (vec![0; READ_BYTES], Vec::new());
-    loop {
-        for place in selector.wait(listener, &returns.wake)? {
-            if place == returns.wake.as_fd().as_raw_fd() {
-                returns.wake.read()?;
-                returns.is_awake.store(false, Ordering::SeqCst);
-                for connection in returned.try_iter() {
-                    selector.watch(connection, false)?;
-                }
-            } else if place == listener.as_raw_fd() {
-                while let Some(connection) = accept(listener)? {
-                    if model == Model::Select && connection.stream.as_raw_fd() >= SELECT_END {
-                        refused.fetch_add(1, Ordering::Relaxed);
-                    } else {
-                        selector.watch(connection, true)?;
+    thread::scope(|scope| {
+        for _ in 0..if is_alone { 0 } else { POOL_THREADS } {
+            scope.spawn(|| work_off(&pool, answer));
+        }
+        // Workers end when it is dropped.
+        let busy = busy;
+        loop {
+            let connections = idle.values().map(|idle| idle.stream.as_fd());
+            for ready in poller.wait(always.into_iter().chain(connections))? {
+                let mut new = Vec::new();
+                if ready == accepting {
+                    new.extend(iter::from_fn(|| BlockingConnection::accept(listener).ok()));
+                } else if ready == woken {
+                    pool.wake.read()?;
+                    new.append(&mut lock(&pool.returned));
+                } else if let Some(mut connection) = idle.remove(&ready) {
+                    if !is_alone {
+                        busy.send(connection)?;
+                    } else if connection.step(answer, &mut input, &mut output) {
+                        idle.insert(ready, connection);
                     }
                 }
-            } else if let Some(mut connection) = selector.take(place) {
-                if !is_alone {
-                    busy.send(connection).context("no worker is left")?;
-                } else if connection.advance(answer, &mut input, &mut output) {
-                    selector.keep(connection)?;
+                for connection in new {
+                    if poller.watch(connection.stream.as_fd(), !is_alone).is_ok() {
+                        idle.insert(connection.stream.as_fd().as_raw_fd(), connection);
+                    } else {
+                        REFUSED.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
             }
         }
-    }
+    })
 }
 
 /// Advances connections as they become ready, until the selector thread ends.
-fn work_off(work: &Mutex<Receiver<BlockingConnection>>, returns: &Returns, answer: &Answer) {
+fn work_off(pool: &Pool, answer: &Answer) {
     let (mut input, mut output) = (vec![0; READ_BYTES], Vec::new());
     loop {
-        let next = work.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = lock(&pool.work).recv();
         let Ok(mut connection) = next else { return };
-        if !connection.advance(answer, &mut input, &mut output) {
-            continue;
-        }
-        let is_sent = returns.idle.send(connection).is_ok();
-        let is_asleep = !returns.is_awake.swap(true, Ordering::SeqCst);
-        if !is_sent || (is_asleep && returns.wake.write(1).is_err()) {
-            return;
+        if connection.step(answer, &mut input, &mut output) {
+            let mut returned = lock(&pool.returned);
+            returned.push(connection);
+            let is_first = returned.len() == 1;
+            drop(returned);
+            if is_first && pool.wake.write(1).is_err() {
+                return;
+            }
         }
     }
 }
 
-/// The next connection; `None` where no client waits.
-fn accept(listener: &TcpListener) -> std::io::Result<Option<BlockingConnection>> {
-    match listener.accept() {
-        Ok((stream, _)) => BlockingConnection::new(stream).map(Some),
-        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-        Err(error) => Err(error),
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The idle connections, and what waits for them.
-struct Selector {
-    model: Model,
-    /// By descriptor.
-    idle: Vec<Option<BlockingConnection>>,
-    epoll: Epoll,
-    events: Vec<EpollEvent>,
+/// The system call that waits.
+enum Poller {
+    Select,
+    Poll,
+    Epoll(Epoll),
 }
 
-impl Selector {
-    fn new(model: Model, listener: &TcpListener, wake: &EventFd) -> nix::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::empty())?;
-        for always in [listener.as_fd(), wake.as_fd()] {
-            epoll.add(always, event(always, EpollFlags::EPOLLIN))?;
+impl Poller {
+    /// Adds a descriptor to those that are waited for, with epoll until it has been ready once where `is_once`.
+    fn watch(&self, descriptor: BorrowedFd<'_>, is_once: bool) -> nix::Result<()> {
+        // Descriptors are not negative.
+        let number = descriptor.as_raw_fd().unsigned_abs();
+        match self {
+            Self::Select if number as usize >= FD_SETSIZE => Err(Errno::EINVAL),
+            Self::Select | Self::Poll => Ok(()),
+            Self::Epoll(epoll) => {
+                let mut flags = EpollFlags::EPOLLIN;
+                flags.set(EpollFlags::EPOLLONESHOT, is_once);
+                let mut event = EpollEvent::new(flags, number.into());
+                let modified = epoll.modify(descriptor, &mut event);
+                modified.or_else(|_| epoll.add(descriptor, event))
+            }
         }
-        Ok(Self {
-            model,
-            idle: Vec::new(),
-            epoll,
-            events: vec![EpollEvent::empty(); EVENTS],
+    }
+
+    /// Waits until there is something to read, and returns the descriptors that have it; epoll knows `all` of them.
+    fn wait<'a>(&self, all: impl Iterator<Item = BorrowedFd<'a>>) -> nix::Result<Vec<RawFd>> {
+        Ok(match self {
+            Self::Select => {
+                let mut set = FdSet::new();
+                all.for_each(|descriptor| set.insert(descriptor));
+                select(None, &mut set, None, None, None)?;
+                set.fds(None).map(|ready| ready.as_raw_fd()).collect()
+            }
+            Self::Poll => {
+                let mut set: Vec<_> = all.map(|one| PollFd::new(one, PollFlags::POLLIN)).collect();
+                poll(&mut set, PollTimeout::NONE)?;
+                let ready = set.iter().filter(|one| one.any() != Some(false));
+                ready.map(|one| one.as_fd().as_raw_fd()).collect()
+            }
+            Self::Epoll(epoll) => {
+                let mut events = [EpollEvent::empty(); 128];
+                let count = epoll.wait(&mut events, EpollTimeout::NONE)?;
+                let ready = events[..count].iter();
+                let numbers = ready.filter_map(|event| event.data().try_into().ok());
+                numbers.collect()
+            }
         })
     }
-
-    /// Waits for `connection`, too, with `epoll` once.
-    fn watch(&mut self, connection: BlockingConnection, is_new: bool) -> anyhow::Result<()> {
-        let descriptor = connection.stream.as_fd();
-        let mut readable = event(descriptor, EpollFlags::EPOLLIN | EpollFlags::EPOLLONESHOT);
-        match self.model {
-            Model::Epoll if !is_new => self.epoll.modify(descriptor, &mut readable)?,
-            Model::Epoll => self.epoll.add(descriptor, readable)?,
-            Model::EpollPerCore => self
-                .epoll
-                .add(descriptor, event(descriptor, EpollFlags::EPOLLIN))?,
-            _ => {}
-        }
-        self.keep(connection)
-    }
-
-    fn keep(&mut self, connection: BlockingConnection) -> anyhow::Result<()> {
-        let place = usize::try_from(connection.stream.as_raw_fd())?;
-        if self.idle.len() <= place {
-            self.idle.resize_with(place + 1, || None);
-        }
-        self.idle[place] = Some(connection);
-        Ok(())
-    }
-
-    fn take(&mut self, descriptor: i32) -> Option<BlockingConnection> {
-        let place = usize::try_from(descriptor).ok()?;
-        self.idle.get_mut(place)?.take()
-    }
-
-    /// Waits until there is something to read, and returns the descriptors that have it.
-    fn wait(&mut self, listener: &TcpListener, wake: &EventFd) -> nix::Result<Vec<i32>> {
-        let always = [listener.as_fd(), wake.as_fd()];
-        let idle = self.idle.iter().flatten().map(|idle| idle.stream.as_fd());
-        let ready = match self.model {
-            Model::Select => by_select(always.into_iter().chain(idle)),
-            Model::Poll => by_poll(always.into_iter().chain(idle)),
-            _ => {
-                let count = self.epoll.wait(&mut self.events, EpollTimeout::NONE);
-                let data = |event: &EpollEvent| i32::try_from(event.data()).unwrap_or(-1);
-                count.map(|count| self.events[..count].iter().map(data).collect())
-            }
-        };
-        match ready {
-            Err(Errno::EINTR) => Ok(Vec::new()),
-            ready => ready,
-        }
-    }
-}
-
-fn event(descriptor: BorrowedFd<'_>, flags: EpollFlags) -> EpollEvent {
-    // Descriptors are not negative.
-    EpollEvent::new(flags, u64::from(descriptor.as_raw_fd().unsigned_abs()))
-}
-
-fn by_select<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>) -> nix::Result<Vec<i32>> {
-    let mut set = FdSet::new();
-    descriptors.for_each(|descriptor| set.insert(descriptor));
-    select(None, &mut set, None, None, None)?;
-    Ok(set
-        .fds(None)
-        .map(|descriptor| descriptor.as_raw_fd())
-        .collect())
-}
-
-fn by_poll<'fd>(descriptors: impl Iterator<Item = BorrowedFd<'fd>>) -> nix::Result<Vec<i32>> {
-    let mut descriptors: Vec<PollFd<'_>> = descriptors
-        .map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN))
-        .collect();
-    poll(&mut descriptors, PollTimeout::NONE)?;
-    let is_ready = |descriptor: &&PollFd<'_>| descriptor.any().unwrap_or(true);
-    let ready = descriptors.iter().filter(is_ready);
-    Ok(ready
-        .map(|descriptor| descriptor.as_fd().as_raw_fd())
-        .collect())
 }

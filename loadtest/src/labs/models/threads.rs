@@ -1,15 +1,13 @@
-//! A thread for each connection, with a pool of threads or without: reading and writing block the thread.
+//! A thread for each connection: reading and writing block the thread.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 
+use crate::labs::models::model::REFUSED;
 use crate::labs::models::request::{Answer, Conversation, READ_BYTES};
-
-/// Threads of a pool, as in the original experiment.
-pub(crate) const POOL_THREADS: usize = 20;
 
 /// A connection whose socket blocks.
 pub(super) struct BlockingConnection {
@@ -18,7 +16,8 @@ pub(super) struct BlockingConnection {
 }
 
 impl BlockingConnection {
-    pub(super) fn new(stream: TcpStream) -> std::io::Result<Self> {
+    pub(super) fn accept(listener: &TcpListener) -> std::io::Result<Self> {
+        let (stream, _) = listener.accept()?;
         stream.set_nodelay(true)?;
         Ok(Self {
             stream,
@@ -29,52 +28,42 @@ impl BlockingConnection {
     /// Reads once and answers the requests that end there; returns whether the connection stays open.
     ///
     /// Waits until the client has sent something, and until it has taken the answers.
-    pub(super) fn advance(
-        &mut self,
-        answer: &Answer,
-        input: &mut [u8],
-        output: &mut Vec<u8>,
-    ) -> bool {
+    pub(super) fn step(&mut self, answer: &Answer, input: &mut [u8], output: &mut Vec<u8>) -> bool {
         let read = self.stream.read(input).unwrap_or(0);
-        output.clear();
         self.conversation.advance(&input[..read], answer, output);
         read > 0 && self.stream.write_all(output).is_ok() && !self.conversation.is_over
     }
-
-    /// Answers until the connection ends.
-    fn serve(mut self, answer: &Answer) {
-        let (mut input, mut output) = (vec![0; READ_BYTES], Vec::new());
-        while self.advance(answer, &mut input, &mut output) {}
-    }
 }
 
-/// Serves one connection after the other, as a thread of a pool: what finds no thread waits in the backlog.
-pub(super) fn one_by_one(listener: &TcpListener, answer: &Answer) -> anyhow::Result<()> {
-    loop {
-        BlockingConnection::new(listener.accept()?.0)?.serve(answer);
-    }
-}
-
-/// Serves each connection by a thread of its own; closes what comes while `threads_max` of them run, and counts it.
-pub(super) fn per_connection(
+/// Serves each connection by a thread of its own, for ever.
+///
+/// While `threads_max` of them run, another connection waits in the backlog if it `may_wait`, or is closed and counted.
+pub(super) fn serve(
     listener: &TcpListener,
     answer: &Arc<Answer>,
     threads_max: usize,
-    refused: &AtomicU64,
+    may_wait: bool,
 ) -> anyhow::Result<()> {
-    let running = Arc::new(AtomicUsize::new(0));
+    // Each thread holds one more.
+    let running = Arc::new(());
+    let is_full = || Arc::strong_count(&running) > threads_max;
     loop {
-        let connection = BlockingConnection::new(listener.accept()?.0)?;
-        let (answer, running_too) = (Arc::clone(answer), Arc::clone(&running));
-        let serve = move || {
-            connection.serve(&answer);
-            running_too.fetch_sub(1, Ordering::Relaxed);
+        while may_wait && is_full() {
+            thread::park();
+        }
+        let mut connection = BlockingConnection::accept(listener)?;
+        let is_refused = is_full();
+        let (answer, held) = (Arc::clone(answer), Arc::clone(&running));
+        let acceptor = thread::current();
+        let converse = move || {
+            let (mut input, mut output) = (vec![0; READ_BYTES], Vec::new());
+            while connection.step(&answer, &mut input, &mut output) {}
+            drop(held);
+            acceptor.unpark();
         };
-        let is_full = running.fetch_add(1, Ordering::Relaxed) >= threads_max;
         // A thread that can't be started drops its connection, too.
-        if is_full || thread::Builder::new().spawn(serve).is_err() {
-            running.fetch_sub(1, Ordering::Relaxed);
-            refused.fetch_add(1, Ordering::Relaxed);
+        if is_refused || thread::Builder::new().spawn(converse).is_err() {
+            REFUSED.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

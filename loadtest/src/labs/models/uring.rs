@@ -7,33 +7,24 @@ use std::sync::Arc;
 use compio::BufResult;
 use compio::io::{AsyncRead, AsyncWriteExt};
 use compio::net::TcpStream;
-use compio::runtime::Runtime;
+use compio::runtime::{Runtime, spawn};
 
 use crate::labs::models::request::{Answer, Conversation, READ_BYTES};
 
-/// Creates a runtime.
-///
-/// # Errors
-/// The kernel refuses `io_uring`.
-pub(super) fn runtime() -> io::Result<Runtime> {
-    Runtime::new()
-}
-
 /// Serves for ever by one thread.
 pub(super) fn serve(listener: TcpListener, answer: &Arc<Answer>) -> anyhow::Result<()> {
-    runtime()?.block_on(async {
+    Runtime::new()?.block_on(async {
         let listener = compio::net::TcpListener::from_std(listener)?;
         loop {
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
-            let answer = Arc::clone(answer);
-            compio::runtime::spawn(async move { converse(stream, &answer).await }).detach();
+            spawn(converse(stream, Arc::clone(answer))).detach();
         }
     })
 }
 
 /// Answers until the connection ends.
-async fn converse(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
+async fn converse(mut stream: TcpStream, answer: Arc<Answer>) -> io::Result<()> {
     let mut conversation = Conversation::default();
     let (mut input, mut output) = (Vec::with_capacity(READ_BYTES), Vec::<u8>::new());
     while !conversation.is_over {
@@ -41,8 +32,7 @@ async fn converse(mut stream: TcpStream, answer: &Answer) -> io::Result<()> {
         if read? == 0 {
             break;
         }
-        output.clear();
-        conversation.advance(&bytes, answer, &mut output);
+        conversation.advance(&bytes, &answer, &mut output);
         let BufResult(written, sent) = stream.write_all(output).await;
         written?;
         (input, output) = (bytes, sent);
