@@ -1,5 +1,7 @@
 //! What a benchmark measured: the turns of its cases, their medians and the ratios between them, as JSON and as text.
 
+use std::collections::BTreeSet;
+
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
 
@@ -44,8 +46,8 @@ pub(crate) struct Group {
 /// One turn of one case.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Sample {
-    /// Place of its group.
-    #[serde(default)]
+    /// Place of its group; in runs of 2026-11-22, which have no groups, the number of connections.
+    #[serde(alias = "connections")]
     pub(crate) group: usize,
     #[serde(alias = "contender")]
     pub(crate) case: String,
@@ -71,12 +73,15 @@ impl Sample {
 /// Everything that was measured.
 #[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct BenchmarkReport {
+    #[serde(default)]
     name: String,
     /// Runs of 2026-11-22 have it under another name.
     #[serde(alias = "provenance")]
     pub(crate) environment: RunEnvironment,
     /// On what and how it was measured.
+    #[serde(default)]
     pub(crate) conditions: String,
+    #[serde(default)]
     groups: Vec<Group>,
     samples: Vec<Sample>,
     #[serde(skip_deserializing)]
@@ -135,11 +140,39 @@ impl BenchmarkReport {
     /// Reads what a run wrote.
     pub(crate) fn read(json: &str) -> anyhow::Result<Self> {
         let mut report: Self = serde_json::from_str(json)?;
+        if report.groups.is_empty() {
+            report.add_groups();
+        }
         let groups = report.groups.len();
         let is_whole = report.samples.iter().all(|sample| sample.group < groups);
         ensure!(is_whole, "a sample is of no group");
         report.ratios = report.ratios();
         Ok(report)
+    }
+
+    /// Makes a group of each number of connections, which the samples of 2026-11-22 have in its place.
+    fn add_groups(&mut self) {
+        let counts: BTreeSet<usize> = self.samples.iter().map(|sample| sample.group).collect();
+        for (place, count) in counts.into_iter().enumerate() {
+            let mut cases = Vec::new();
+            for sample in self
+                .samples
+                .iter_mut()
+                .filter(|sample| sample.group == count)
+            {
+                sample.group = place;
+                if !cases.contains(&sample.case) {
+                    cases.push(sample.case.clone());
+                }
+            }
+            self.groups.push(Group {
+                name: format!("{count} connections"),
+                unit: "requests/s".to_owned(),
+                cases,
+                pairs: Vec::new(),
+                layers: Vec::new(),
+            });
+        }
     }
 
     /// Returns charts of rate, CPU time and p99: lines where groups differ in the number of connections, else bars.
@@ -172,7 +205,7 @@ impl BenchmarkReport {
     /// Returns charts of one figure, each of at most [`SERIES_MAX`] cases; cases without the figure are left out.
     fn charts_of(&self, groups: &[usize], heading: &str, figure: Figure) -> Vec<Chart> {
         let over = connections(&self.groups[groups[0]].name).filter(|_| groups.len() > 1);
-        let log_y = over.is_some() && heading == P99.0;
+        let log_y = over.is_some() && [CPU.0, P99.0].contains(&heading);
         let median = |group: usize, case: &str| {
             let median = self.median(group, case, figure);
             median.filter(|median| *median > 0.0 || !log_y)
@@ -200,7 +233,9 @@ impl BenchmarkReport {
             }
             chart
         };
-        cases.chunks(SERIES_MAX).map(chart).collect()
+        let charts = cases.len().div_ceil(SERIES_MAX).max(1);
+        let series = cases.len().div_ceil(charts).max(1);
+        cases.chunks(series).map(chart).collect()
     }
 
     /// Returns the median of a figure over all rounds of a case.

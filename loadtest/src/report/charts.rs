@@ -198,6 +198,20 @@ mod tests {
     }
 
     #[test]
+    fn every_kept_run_is_drawn() {
+        let output = tempfile::tempdir().unwrap();
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("results");
+        for entry in std::fs::read_dir(results).unwrap() {
+            let folder = entry.unwrap().path();
+            if folder.is_dir() {
+                report(&[&folder], Some(output.path())).unwrap();
+                let charts = read(&output.path().join(CHARTS)).unwrap();
+                assert!(charts.len() > 1, "{}", folder.display());
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_run_is_named() {
         let results = tempfile::tempdir().unwrap();
         let error = report(&[results.path()], None).unwrap_err();
