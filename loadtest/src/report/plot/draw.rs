@@ -208,7 +208,9 @@ fn draw_bars(chart: &Chart, root: &Area, base: f64, pixel: PixelOf) -> anyhow::R
         for (series, number) in row.numbers.iter().enumerate() {
             let left = place as f64 - BAR_SHARE / 2.0 + series as f64 * width;
             if let Some(number) = *number {
-                let corners = [pixel(left, base), pixel(left + width, number)];
+                let [from, mut to] = [pixel(left, base), pixel(left + width, number)];
+                to.0 = to.0.max(from.0 + 1);
+                let corners = [from, to];
                 root.draw(&Rectangle::new(corners, color(series).filled()))?;
             }
         }
@@ -284,6 +286,7 @@ mod tests {
             let svg = svg(&chart(kind, &rows)).unwrap();
             assert_eq!(svg.matches(shape).count(), count, "{kind:?}: {svg}");
             assert!(svg.contains("&lt;a&amp;&quot;") && !svg.contains("<a&"));
+            assert!(!svg.contains("width=\"0\""), "{svg}");
             assert_eq!(svg.contains("b: 2.5 (33.3 %)"), kind == Pie, "{svg}");
         }
     }
@@ -302,7 +305,8 @@ mod tests {
                 let mut chart = chart(kind, rows);
                 (chart.width, chart.height) = (size, size);
                 (chart.log_x, chart.log_y) = (log_x && kind != Bar, log_y);
-                assert!(svg(&chart).unwrap().ends_with("</svg>\n"));
+                let svg = svg(&chart).unwrap();
+                assert!(svg.ends_with("</svg>\n") && !svg.contains("width=\"0\""));
             }
         }
     }

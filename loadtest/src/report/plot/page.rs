@@ -35,7 +35,11 @@ pub(crate) fn plot(input: &Path, output: Option<&Path>) -> anyhow::Result<()> {
         (input, chart_files(input)?, input.join("plot.html"))
     } else {
         let folder = input.parent().unwrap_or(input);
-        (folder, vec![input.to_owned()], input.with_extension("html"))
+        (
+            folder,
+            vec![input.to_owned()],
+            input.with_added_extension("html"),
+        )
     };
     let output = output.unwrap_or(&beside);
     let section = |file: &PathBuf| -> anyhow::Result<PageSection> {
@@ -129,7 +133,7 @@ mod tests {
         assert!(html.contains("<h2>inner/two.chart</h2>") && html.contains("a &lt;b&gt; &amp; c"));
         assert!(!html.contains("<b>") && !html.contains("src="));
         plot(&root.path().join("one.chart"), None).unwrap();
-        assert!(root.path().join("one.html").is_file());
+        assert!(root.path().join("one.chart.html").is_file());
 
         std::fs::write(inner.join("bad.chart"), format!("{chart}y -1\n")).unwrap();
         let error = format!("{:#}", plot(root.path(), None).unwrap_err());
