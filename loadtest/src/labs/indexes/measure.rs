@@ -24,7 +24,8 @@ pub(super) const INSERT: &str = "insert";
 pub(super) const UPDATE: &str = "update, not HOT";
 pub(super) const HOT_UPDATE: &str = "update, HOT";
 pub(super) const DELETE: &str = "delete";
-pub(super) const OPERATIONS: [&str; 5] = [INSERT, HOT_UPDATE, UPDATE, DELETE, "vacuum after it"];
+pub(super) const VACUUM: &str = "vacuum after it";
+pub(super) const OPERATIONS: [&str; 5] = [INSERT, HOT_UPDATE, UPDATE, DELETE, VACUUM];
 
 /// One run of a statement, or the medians of several.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]

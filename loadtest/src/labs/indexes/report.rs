@@ -1,7 +1,7 @@
 //! The figures as tables.
 
 use crate::labs::indexes::gates::{best, failures, find, is_right};
-use crate::labs::indexes::measure::{OPERATIONS, ROWS, STEPS, Write};
+use crate::labs::indexes::measure::{DELETE, OPERATIONS, ROWS, STEPS, Turn, VACUUM};
 use crate::labs::indexes::persons::{
     EQUAL, NONE, NUMBER, NUMBER_HASH, ORDER, QUERIES, RIGHT_ORDER, WRONG_ORDER, is_hash, is_plain,
 };
@@ -116,14 +116,21 @@ fn reads(population: &Population) -> String {
 
 fn writes(population: &Population) -> String {
     let mut text = WRITES.to_owned();
-    for operation in OPERATIONS {
-        text += &format!("| {operation} |");
-        let of_operation = |write: &&Write| write.operation == operation;
-        // In the order of the number of indexes.
-        for Write { turn, .. } in population.writes.iter().filter(of_operation) {
-            let images = turn.image_bytes / f64::from(ROWS);
-            let micros = turn.execution_ms * 1e3 / f64::from(ROWS);
-            text += &format!(" {:.0} ({images:.0}), {micros:.1} |", turn.record_bytes());
+    let rows = OPERATIONS.map(|operation| (operation.to_owned(), vec![operation]));
+    let both = (format!("{DELETE}, {VACUUM}"), vec![DELETE, VACUUM]);
+    for (name, operations) in rows.into_iter().chain([both]) {
+        text += &format!("| {name} |");
+        for (indexes, _) in STEPS {
+            let writes = population.writes.iter();
+            let of_row = writes.filter(|write| {
+                write.indexes == indexes && operations.contains(&write.operation.as_str())
+            });
+            let sum =
+                |of: fn(&Turn) -> f64| of_row.clone().map(|write| of(&write.turn)).sum::<f64>();
+            let images = sum(|turn| turn.image_bytes) / f64::from(ROWS);
+            let micros = sum(|turn| turn.execution_ms) * 1e3 / f64::from(ROWS);
+            let records = sum(Turn::record_bytes);
+            text += &format!(" {records:.0} ({images:.0}), {micros:.1} |");
         }
         text.push('\n');
     }
