@@ -38,10 +38,14 @@ use crate::report::results::RunEnvironment;
 /// Documents, more than the caches of a core hold.
 const DEPTS: u32 = 10_000;
 const WARM_UP_SECONDS: u64 = 1;
+/// On how many of the server's cores 100 connections are served, too.
+const BY_CORES: [usize; 4] = [1, 2, 4, 8];
+const CONNECTIONS_BY_CORES: usize = 100;
 /// When sockets are counted, in parts of the turn.
 const COUNTED_AT: f64 = 0.9;
-/// How long a request has waited whose connection is silent, in parts of the turn.
-const SILENT_FOR: f64 = 0.5;
+/// How long a request has waited whose connection is silent. Turns of a second, as in CI, have none: then a model may still
+/// be accepting connections.
+const SILENT_AFTER: Duration = Duration::from_secs(2);
 
 /// Each model with the one whose figures its own are divided by.
 const PAIRS: [(Model, Model); 3] = [
@@ -84,10 +88,20 @@ pub(crate) struct ModelsArgs {
     series: Vec<Series>,
 }
 
-/// What all servers need.
+/// What the turns of a group have in common.
+struct Setting {
+    name: String,
+    series: Series,
+    connections: usize,
+    /// As a list for `taskset`.
+    cores: String,
+}
+
+/// The settings, and what all servers need.
 pub(crate) struct Models {
     args: ModelsArgs,
     binary: PathBuf,
+    settings: Vec<Setting>,
     /// Models that run here.
     available: Vec<Model>,
     /// Why others do not.
@@ -152,6 +166,7 @@ impl Benchmark for Models {
         Ok(Self {
             args: args.clone(),
             binary: setup.binary.to_owned(),
+            settings: settings(args)?,
             available,
             left_out,
             wrk,
@@ -174,34 +189,26 @@ impl Benchmark for Models {
     }
 
     fn groups(&self) -> Vec<Group> {
-        let mut groups = Vec::new();
-        for series in self.args.series.iter().copied() {
-            let models = self.models(series);
+        let group = |setting: &Setting| {
+            let models = self.models(setting.series);
             let has = |model: &Model| models.contains(model);
             let pairs = PAIRS.iter().filter(|(one, other)| has(one) && has(other));
             let pairs = pairs.map(|(one, other)| (one.name(), other.name()));
             let layers = LAYERS.iter().filter(|model| has(model));
-            let group = Group {
-                name: String::new(),
+            Group {
+                name: setting.name.clone(),
                 unit: "requests/s".to_owned(),
                 cases: models.iter().map(|model| model.name()).collect(),
                 pairs: pairs.collect(),
                 layers: layers.map(|model| model.name()).collect(),
-            };
-            let is_ready = series == Series::Ready;
-            let kind = if is_ready { "" } else { "rendered, " };
-            groups.extend(self.args.connections.iter().map(|count| Group {
-                name: format!("{kind}{count} connections"),
-                ..group.clone()
-            }));
-        }
-        groups
+            }
+        };
+        self.settings.iter().map(group).collect()
     }
 
     async fn turn(&mut self, turn: Turn) -> anyhow::Result<Measurement> {
-        let numbers = self.args.connections.len();
-        let connections = self.args.connections[turn.group % numbers];
-        let series = self.args.series[turn.group / numbers];
+        let setting = &self.settings[turn.group];
+        let (series, connections) = (setting.series, setting.connections);
         let model = self.models(series)[turn.case];
         let run = |target| WrkRun {
             target,
@@ -212,7 +219,7 @@ impl Benchmark for Models {
             seed: turn.round as u64,
             request: WrkRequest::DOCUMENTS,
         };
-        let (binary, cores) = (&self.binary, &self.args.server.server_cores);
+        let (binary, cores) = (&self.binary, &setting.cores);
         let mut measurement = if model == Model::Larder {
             let larder = self.demo.larder("larder", binary, WarmTier::Memory, cores);
             let mut larder = larder.await?;
@@ -229,7 +236,6 @@ impl Benchmark for Models {
         let answered_min = match model {
             Model::Larder => usize::MAX,
             Model::Threads20 | Model::Threads20Close => 0,
-            Model::Select => 999,
             _ => 1_000,
         };
         if connections > answered_min {
@@ -289,7 +295,7 @@ impl Models {
         let refused = stop.await?;
         let switches = (process::ended_context_switches()? - ended).saturating_sub(switches);
         let sockets = String::from_utf8_lossy(&counted.stdout);
-        let sockets = Sockets::of(&sockets, turn.mul_f64(SILENT_FOR));
+        let sockets = Sockets::of(&sockets);
         let mut measured = wrk::parse(&output).with_context(|| output.clone())?;
         measured.errors += sockets.silent;
         // Counts are far below 2^52, so the casts are exact.
@@ -319,6 +325,37 @@ impl Models {
     }
 }
 
+/// Returns the settings of a run: each number of connections on all cores of the server, then 100 on some of them.
+fn settings(args: &ModelsArgs) -> anyhow::Result<Vec<Setting>> {
+    let cores = process::cores(&args.server.server_cores)?;
+    let mut settings = Vec::new();
+    for series in args.series.iter().copied() {
+        let is_ready = series == Series::Ready;
+        let kind = if is_ready { "" } else { "rendered, " };
+        let mut add = |name: String, connections: usize, count: usize| {
+            let cores: Vec<String> = cores.iter().take(count).map(usize::to_string).collect();
+            settings.push(Setting {
+                name: format!("{kind}{name}"),
+                series,
+                connections,
+                cores: cores.join(","),
+            });
+        };
+        for count in &args.connections {
+            add(format!("{count} connections"), *count, cores.len());
+        }
+        let some = BY_CORES.iter().filter(|count| **count <= cores.len());
+        for count in some.filter(|_| cores.len() > 1) {
+            let name = format!(
+                "{CONNECTIONS_BY_CORES} connections, {count} of {} cores",
+                cores.len()
+            );
+            add(name, CONNECTIONS_BY_CORES, *count);
+        }
+    }
+    Ok(settings)
+}
+
 /// Connections of a server.
 #[derive(Default)]
 struct Sockets {
@@ -333,7 +370,7 @@ struct Sockets {
 impl Sockets {
     /// Reads the lines of `ss`: state, receive queue, which counts connections where the socket listens, and words such
     /// as `lastrcv:40`, in milliseconds.
-    fn of(lines: &str, silent_for: Duration) -> Self {
+    fn of(lines: &str) -> Self {
         let mut sockets = Self::default();
         for line in lines.lines() {
             let number = |name: &str| {
@@ -343,7 +380,7 @@ impl Sockets {
             sockets.backlog += number("LISTEN").unwrap_or(0);
             if line.contains("ESTAB") && number("bytes_received:").is_some() {
                 let waited = Duration::from_millis(number("lastrcv:").unwrap_or(0));
-                let is_silent = number("bytes_sent:").is_none() && waited >= silent_for;
+                let is_silent = number("bytes_sent:").is_none() && waited >= SILENT_AFTER;
                 sockets.asked += 1;
                 sockets.silent += u64::from(is_silent);
             }
