@@ -36,7 +36,6 @@ pub(crate) fn report(
 ) -> anyhow::Result<()> {
     let first = directories.first().map(AsRef::as_ref);
     let output = output.or(first).context("no runs")?;
-    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     let (mut sweeps, mut sections) = (Vec::new(), Vec::new());
     for directory in directories {
         read_run(directory.as_ref(), &mut sweeps, &mut sections)?;
@@ -53,6 +52,7 @@ pub(crate) fn report(
     }
     let charts = sections.iter().flat_map(|section| &section.charts);
     let charts: Vec<Chart> = charts.cloned().collect();
+    std::fs::create_dir_all(output).with_context(|| output.display().to_string())?;
     for (name, content) in [
         (PAGE, page("larder under load", &sections)?),
         (CHARTS, plot::text(&charts)),
@@ -220,5 +220,8 @@ mod tests {
         std::fs::write(&other, "{}").unwrap();
         let error = report(&[results.path()], None).unwrap_err();
         assert!(error.to_string().contains("other.json"), "{error}");
+        let absent = results.path().join("absent");
+        report(&[&absent], None).unwrap_err();
+        assert!(!absent.exists());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context, bail};
@@ -22,6 +22,8 @@ pub(crate) struct Contender {
     pub(crate) pid: Pid,
     pub(crate) child: Child,
     stdout: Lines<BufReader<ChildStdout>>,
+    /// What it writes to stderr.
+    log: PathBuf,
 }
 
 impl Contender {
@@ -70,6 +72,7 @@ impl Contender {
             pid: Pid::from_raw(i32::try_from(pid)?),
             child,
             stdout,
+            log,
         })
     }
 
@@ -78,7 +81,10 @@ impl Contender {
         drop(self.child.stdin.take());
         let refused = self.stdout.next_line().await?;
         self.child.wait().await?;
-        let refused = refused.context("the server ended before it was stopped")?;
+        let Some(refused) = refused else {
+            let log = std::fs::read_to_string(self.log)?;
+            bail!("the server ended before it was stopped: {}", log.trim_end());
+        };
         Ok(refused.parse()?)
     }
 }
