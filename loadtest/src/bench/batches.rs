@@ -10,14 +10,14 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use crate::bench::benchmark::{Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn};
+use crate::bench::benchmark::{Benchmark, CoreArgs, RunArgs, Setup, Turn};
 use crate::bench::lists::{LIST_KEYS, read_lists};
 use crate::harness::demo::Demo;
 use crate::harness::larder::Larder;
 use crate::harness::metrics::MetricSamples;
 use crate::harness::process::{self, Meter};
 use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 /// Documents that are hits.
@@ -169,10 +169,10 @@ impl Benchmark for Batches {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
-            figures: Vec::new(),
             command: Some(invocation.shown()),
             note: Some(after.since(&before)),
             measured,
+            ..Measurement::default()
         })
     }
 

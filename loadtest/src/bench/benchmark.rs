@@ -5,8 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
-use crate::harness::tools::Measured;
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 /// A question that is answered by measuring cases next to each other, turn by turn.
@@ -57,22 +56,6 @@ pub(crate) struct Turn {
     /// From 0.
     pub(crate) round: usize,
     pub(crate) seconds: u64,
-}
-
-/// What a turn measured.
-#[derive(Clone, Debug)]
-pub(crate) struct Measurement {
-    pub(crate) measured: Measured,
-    /// CPU time of the server's process for each request or document, where it is one process.
-    pub(crate) cpu_micros: Option<f64>,
-    /// The share of the cores' time that neither the server nor the tool took.
-    pub(crate) others: Option<f64>,
-    /// Further figures by the headings of their columns.
-    pub(crate) figures: Vec<(String, f64)>,
-    /// The command that made the load, where it was a program of its own.
-    pub(crate) command: Option<String>,
-    /// What else was measured meanwhile.
-    pub(crate) note: Option<String>,
 }
 
 /// How often, how long, and where figures are kept.

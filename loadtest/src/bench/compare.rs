@@ -12,9 +12,7 @@ use clap::Args;
 use clap::builder::RangedU64ValueParser;
 use tokio::process::Child;
 
-use crate::bench::benchmark::{
-    Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn, connections,
-};
+use crate::bench::benchmark::{Benchmark, CoreArgs, RunArgs, Setup, Turn, connections};
 use crate::bench::compare::case::{ComparedCase, Endpoint};
 use crate::bench::other_servers::OtherServer;
 use crate::harness::demo::{Demo, WarmTier};
@@ -22,7 +20,7 @@ use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter};
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
 use crate::harness::tools::wrk::{self, Wrk, WrkRun};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 /// Of each case, before anything is noted.
@@ -239,10 +237,9 @@ impl Compare {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
-            figures: Vec::new(),
             command: Some(invocation.shown()),
-            note: None,
             measured,
+            ..Measurement::default()
         })
     }
 }

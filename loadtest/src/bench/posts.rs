@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::bench::benchmark::{Benchmark, Measurement, RunArgs, Setup, Turn};
+use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::bench::posts::documents::{CopyFiles, bulk_request, document, inserts};
 use crate::harness::demo::Demo;
 use crate::harness::http::HttpConnection;
@@ -24,7 +24,7 @@ use crate::harness::process::{self, Meter, find_program};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
 use crate::harness::tools::{Invocation, Latencies, Measured};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 use crate::workload::counters::Durations;
 
@@ -206,10 +206,7 @@ impl Posts {
                 times: Some(quantiles(&latencies)),
             },
             cpu_micros: cost.micros_per(requests),
-            others: None,
-            figures: Vec::new(),
-            command: None,
-            note: None,
+            ..Measurement::default()
         })
     }
 
@@ -224,11 +221,8 @@ impl Posts {
         let (report, progress) = invocation.run_both().await?;
         Ok(Measurement {
             measured: pgbench::parse(&report, &progress, CLIENTS)?,
-            cpu_micros: None,
-            others: None,
-            figures: Vec::new(),
             command: Some(invocation.shown().replace(&self.key.to_string(), "$FIRST")),
-            note: None,
+            ..Measurement::default()
         })
     }
 
@@ -297,17 +291,12 @@ impl Posts {
         Measurement {
             measured: Measured {
                 requests: rows,
-                errors: 0,
                 // Counts are far below 2^52, so the cast is exact.
                 per_second: rows as f64 / took.as_secs_f64(),
                 mean_ms: took.as_secs_f64() * 1e3,
-                times: None,
+                ..Measured::default()
             },
-            cpu_micros: None,
-            others: None,
-            figures: Vec::new(),
-            command: None,
-            note: None,
+            ..Measurement::default()
         }
     }
 }

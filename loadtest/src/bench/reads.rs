@@ -14,7 +14,7 @@ use clap::Args;
 use nix::unistd::Pid;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use crate::bench::benchmark::{Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn};
+use crate::bench::benchmark::{Benchmark, CoreArgs, RunArgs, Setup, Turn};
 use crate::bench::lists::{LIST_KEYS, list_path, read_lists};
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::larder::Larder;
@@ -23,7 +23,7 @@ use crate::harness::process::{self, Meter};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::Invocation;
 use crate::harness::tools::h2load::{self, H2load};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 /// Keys that are drawn, in whole lists.
@@ -268,10 +268,9 @@ impl Reads {
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),
             others: Some(cost.others),
-            figures: Vec::new(),
             command: Some(invocation.shown()),
-            note: None,
             measured,
+            ..Measurement::default()
         })
     }
 

@@ -90,7 +90,7 @@ async fn rounds<B: Benchmark>(
                     seconds: args.seconds,
                 });
                 let measurement = timeout(turn_max, turn).await;
-                let measurement = measurement
+                let mut measurement = measurement
                     .with_context(|| format!("{name}: no end after {turn_max:?}"))?
                     .with_context(|| name.clone())?;
                 ensure!(
@@ -98,18 +98,14 @@ async fn rounds<B: Benchmark>(
                     "{name}: nothing was answered in {} s; opening many connections may take longer",
                     args.seconds
                 );
-                if let Some(command) = measurement.command {
+                if let Some(command) = measurement.command.take() {
                     report.environment.command(command);
                 }
                 report.note(Sample {
                     group: place,
                     case: case.clone(),
                     round,
-                    cpu_micros: measurement.cpu_micros,
-                    others: measurement.others,
-                    figures: measurement.figures,
-                    note: measurement.note,
-                    measured: measurement.measured,
+                    turn: measurement,
                 });
                 progress.inc(1);
             }

@@ -7,13 +7,13 @@ use anyhow::{Context, ensure};
 use clap::Args;
 use tokio::time::Instant;
 
-use crate::bench::benchmark::{Benchmark, Measurement, RunArgs, Setup, Turn};
+use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::harness::demo::Demo;
 use crate::harness::larder::Larder;
 use crate::harness::session::SqlSession;
 use crate::harness::tools::Measured;
 use crate::harness::tools::pgbench::{self, Pgbench, PgbenchRun};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 const CLIENTS: usize = 16;
@@ -135,11 +135,8 @@ impl Benchmark for Triggers {
         };
         Ok(Measurement {
             measured,
-            cpu_micros: None,
-            others: None,
-            figures: Vec::new(),
             command,
-            note: None,
+            ..Measurement::default()
         })
     }
 
@@ -182,10 +179,9 @@ impl Triggers {
         );
         Ok(Measured {
             requests: 1,
-            errors: 0,
             per_second: 1.0 / seconds,
             mean_ms: seconds * 1e3,
-            times: None,
+            ..Measured::default()
         })
     }
 }

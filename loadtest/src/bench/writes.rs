@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use crate::bench::benchmark::{Benchmark, Measurement, RunArgs, Setup, Turn};
+use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::bench::writes::requests::{Kind, TABLES_SQL, Table, bulk, resources};
 use crate::harness::demo::Demo;
 use crate::harness::http::HttpConnection;
@@ -23,7 +23,7 @@ use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter};
 use crate::harness::session::SqlSession;
 use crate::harness::tools::Measured;
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 use crate::workload::counters::Durations;
 
@@ -317,17 +317,13 @@ fn measurement(
     Measurement {
         measured: Measured {
             requests,
-            errors: 0,
             // Counts are far below 2^52, so the cast is exact.
             per_second: requests as f64 / took.as_secs_f64(),
             mean_ms: mean.as_secs_f64() * 1e3,
-            times: None,
+            ..Measured::default()
         },
         cpu_micros,
-        others: None,
-        figures: Vec::new(),
-        command: None,
-        note: None,
+        ..Measurement::default()
     }
 }
 

@@ -17,7 +17,7 @@ use tokio::process::Child;
 use crate::harness::process::pinned;
 
 /// The result of a run of a tool.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
 pub(crate) struct Measured {
     pub(crate) requests: u64,
     /// Requests without a good answer.

@@ -23,16 +23,14 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use crate::bench::benchmark::{
-    Benchmark, CoreArgs, Measurement, RunArgs, Setup, Turn, connections,
-};
+use crate::bench::benchmark::{Benchmark, CoreArgs, RunArgs, Setup, Turn, connections};
 use crate::harness::demo::documents::median_response;
 use crate::harness::demo::{Demo, WarmTier};
 use crate::harness::process::{self, Meter, find_program};
 use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 pub(crate) use crate::labs::models::contender::Contender;
 pub(crate) use crate::labs::models::model::{Model, run};
-use crate::report::benchmark_report::Group;
+use crate::report::benchmark_report::{Group, Measurement};
 use crate::report::results::RunEnvironment;
 
 /// Documents, more than the caches of a core hold.
@@ -328,30 +326,25 @@ impl Models {
 /// Returns the settings of a run: each number of connections on all cores of the server, then 100 on some of them.
 fn settings(args: &ModelsArgs) -> anyhow::Result<Vec<Setting>> {
     let cores = process::cores(&args.server.server_cores)?;
+    let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
+    let most = cores.len();
+    let all = args.connections.iter();
+    let all = all.map(|count| (format!("{count} connections"), *count, most));
+    let some = BY_CORES.iter().filter(|count| most > 1 && **count <= most);
+    let some = some.map(|count| {
+        let name = format!("{CONNECTIONS_BY_CORES} connections, {count} of {most} cores");
+        (name, CONNECTIONS_BY_CORES, *count)
+    });
+    let groups = all.chain(some);
     let mut settings = Vec::new();
     for series in args.series.iter().copied() {
-        let is_ready = series == Series::Ready;
-        let kind = if is_ready { "" } else { "rendered, " };
-        let mut add = |name: String, connections: usize, count: usize| {
-            let cores: Vec<String> = cores.iter().take(count).map(usize::to_string).collect();
-            settings.push(Setting {
-                name: format!("{kind}{name}"),
-                series,
-                connections,
-                cores: cores.join(","),
-            });
-        };
-        for count in &args.connections {
-            add(format!("{count} connections"), *count, cores.len());
-        }
-        let some = BY_CORES.iter().filter(|count| **count <= cores.len());
-        for count in some.filter(|_| cores.len() > 1) {
-            let name = format!(
-                "{CONNECTIONS_BY_CORES} connections, {count} of {} cores",
-                cores.len()
-            );
-            add(name, CONNECTIONS_BY_CORES, *count);
-        }
+        let kind = ["", "rendered, "][usize::from(series == Series::Rendered)];
+        settings.extend(groups.clone().map(|(name, connections, count)| Setting {
+            name: format!("{kind}{name}"),
+            series,
+            connections,
+            cores: cores[..count].join(","),
+        }));
     }
     Ok(settings)
 }

@@ -10,26 +10,26 @@ use crate::report::plot::{Chart, ChartKind, SERIES_MAX};
 use crate::report::results::RunEnvironment;
 use crate::report::statistics::Spread;
 
-type Figure = fn(&Sample) -> Option<f64>;
+type Figure = fn(&Measurement) -> Option<f64>;
 /// Heading, digits after the point, and what the median is of.
 type TableColumn = (&'static str, usize, Figure);
 
-const RATE: Figure = |sample| Some(sample.measured.per_second);
-const CPU: TableColumn = ("CPU µs", 2, |sample| sample.cpu_micros);
-const P50: TableColumn = ("p50 ms", 2, |sample| sample.latency(|times| times.p50_ms));
-const P99: TableColumn = ("p99 ms", 2, |sample| sample.latency(|times| times.p99_ms));
+const RATE: Figure = |turn| Some(turn.measured.per_second);
+const CPU: TableColumn = ("CPU µs", 2, |turn| turn.cpu_micros);
+const P50: TableColumn = ("p50 ms", 2, |turn| turn.latency(|times| times.p50_ms));
+const P99: TableColumn = ("p99 ms", 2, |turn| turn.latency(|times| times.p99_ms));
 /// Between the rate and the errors.
 const COLUMNS: [TableColumn; 6] = [
     CPU,
     P50,
-    ("p90 ms", 2, |sample| sample.latency(|times| times.p90_ms)),
+    ("p90 ms", 2, |turn| turn.latency(|times| times.p90_ms)),
     P99,
-    ("max ms", 1, |sample| sample.latency(|times| times.max_ms)),
-    ("others %", 0, |sample| Some(sample.others? * 100.0)),
+    ("max ms", 1, |turn| turn.latency(|times| times.max_ms)),
+    ("others %", 0, |turn| Some(turn.others? * 100.0)),
 ];
 
 /// Cases that are measured in one unit and take turns with each other.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(crate) struct Group {
     /// What its cases have in common.
     pub(crate) name: String,
@@ -52,6 +52,13 @@ pub(crate) struct Sample {
     #[serde(alias = "contender")]
     pub(crate) case: String,
     pub(crate) round: usize,
+    #[serde(flatten)]
+    pub(crate) turn: Measurement,
+}
+
+/// What a turn measured.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Measurement {
     /// CPU time of the server's process for each request or document, where it is one process.
     pub(crate) cpu_micros: Option<f64>,
     /// The share of the cores' time that neither the server nor the tool took: PostgreSQL, or another program.
@@ -59,12 +66,15 @@ pub(crate) struct Sample {
     /// Further figures by the headings of their columns.
     #[serde(default)]
     pub(crate) figures: Vec<(String, f64)>,
+    /// The command that made the load, where it was a program of its own.
+    #[serde(skip)]
+    pub(crate) command: Option<String>,
     /// What else was measured meanwhile.
     pub(crate) note: Option<String>,
     pub(crate) measured: Measured,
 }
 
-impl Sample {
+impl Measurement {
     fn latency(&self, of: fn(&Latencies) -> f64) -> Option<f64> {
         self.measured.times.as_ref().map(of)
     }
@@ -169,8 +179,7 @@ impl BenchmarkReport {
                 name: format!("{count} connections"),
                 unit: "requests/s".to_owned(),
                 cases,
-                pairs: Vec::new(),
-                layers: Vec::new(),
+                ..Group::default()
             });
         }
     }
@@ -241,7 +250,7 @@ impl BenchmarkReport {
     /// Returns the median of a figure over all rounds of a case.
     fn median<F>(&self, group: usize, case: &str, figure: F) -> Option<f64>
     where
-        F: Fn(&Sample) -> Option<f64>,
+        F: Fn(&Measurement) -> Option<f64>,
     {
         Spread::of(self.of(group, case).filter_map(figure)).map(|spread| spread.median)
     }
@@ -258,14 +267,14 @@ impl BenchmarkReport {
 
     /// Returns whether there were answers in every turn, and all of them good.
     pub(crate) fn is_good(&self) -> bool {
-        let good = |sample: &Sample| sample.measured.errors == 0 && sample.measured.requests > 0;
-        self.samples.iter().all(good)
+        let mut turns = self.samples.iter().map(|sample| &sample.turn.measured);
+        turns.all(|measured| measured.errors == 0 && measured.requests > 0)
     }
 
-    fn of<'a>(&'a self, group: usize, case: &'a str) -> impl Iterator<Item = &'a Sample> {
-        self.samples
-            .iter()
-            .filter(move |sample| sample.group == group && sample.case == case)
+    fn of<'a>(&'a self, group: usize, case: &'a str) -> impl Iterator<Item = &'a Measurement> {
+        let is_of_case = move |sample: &&Sample| sample.group == group && sample.case == case;
+        let samples = self.samples.iter().filter(is_of_case);
+        samples.map(|sample| &sample.turn)
     }
 
     fn ratios(&self) -> Vec<Ratio> {
@@ -274,7 +283,7 @@ impl BenchmarkReport {
             for (subject, reference) in &group.pairs {
                 // Both of the same round.
                 let rounds = self.of(number, subject).zip(self.of(number, reference));
-                let rounds: Vec<(&Sample, &Sample)> = rounds.collect();
+                let rounds: Vec<(&Measurement, &Measurement)> = rounds.collect();
                 let spread = |figure: Figure| {
                     Spread::of(rounds.iter().filter_map(|(one, other)| {
                         Some(figure(one)? / figure(other)?).filter(|ratio| ratio.is_finite())
@@ -297,7 +306,8 @@ impl BenchmarkReport {
     /// Writes a table for the terminal: medians of rounds, then ratios.
     pub(crate) fn table(&self) -> String {
         let mut text = String::new();
-        for (number, group) in self.groups.iter().enumerate() {
+        let groups = self.groups.iter().enumerate();
+        for (number, group) in groups.filter(|(_, group)| !group.cases.is_empty()) {
             self.write_group(&mut text, number, group);
         }
         text
@@ -305,7 +315,7 @@ impl BenchmarkReport {
 
     /// Returns the columns of a group's table: a heading and a cell for each case.
     fn columns(&self, number: usize, group: &Group) -> Vec<Vec<String>> {
-        let median = |case: &str, digits: usize, figure: &dyn Fn(&Sample) -> Option<f64>| {
+        let median = |case: &str, digits: usize, figure: &dyn Fn(&Measurement) -> Option<f64>| {
             let median = self.median(number, case, figure)?;
             Some(format!("{median:.digits$}"))
         };
@@ -319,18 +329,18 @@ impl BenchmarkReport {
         }
         let samples = self.samples.iter().filter(|sample| sample.group == number);
         let mut headings: Vec<&str> = Vec::new();
-        for (heading, _) in samples.flat_map(|sample| &sample.figures) {
+        for (heading, _) in samples.flat_map(|sample| &sample.turn.figures) {
             if !headings.contains(&heading.as_str()) {
                 headings.push(heading);
-                let figure = |sample: &Sample| {
-                    let mut figures = sample.figures.iter();
+                let figure = |turn: &Measurement| {
+                    let mut figures = turn.figures.iter();
                     figures.find_map(|(name, figure)| (name == heading).then_some(*figure))
                 };
                 columns.push(column(group, heading, |case| median(case, 2, &figure)));
             }
         }
         columns.push(column(group, "errors", |case| {
-            let errors = self.of(number, case).map(|sample| sample.measured.errors);
+            let errors = self.of(number, case).map(|turn| turn.measured.errors);
             Some(errors.sum::<u64>().to_string())
         }));
         columns.into_iter().flatten().collect()
@@ -406,16 +416,15 @@ mod tests {
             group: 0,
             case: case.to_owned(),
             round,
-            cpu_micros: (case != "pgbench").then_some(1e6 / per_second),
-            others: Some(0.01),
-            figures: vec![("switches".to_owned(), 1.5)],
-            note: None,
-            measured: Measured {
-                requests: 1,
-                errors: 0,
-                per_second,
-                mean_ms: 1.0,
-                times: None,
+            turn: Measurement {
+                cpu_micros: (case != "pgbench").then_some(1e6 / per_second),
+                figures: vec![("switches".to_owned(), 1.5)],
+                measured: Measured {
+                    requests: 1,
+                    per_second,
+                    ..Measured::default()
+                },
+                ..Measurement::default()
             },
         }
     }
@@ -451,7 +460,7 @@ mod tests {
         assert!((ratio.cpu.unwrap().median - 2.0).abs() < 1e-9);
         assert_eq!(ratio.p99, None);
         assert!(report.is_good());
-        report.samples[3].measured.errors = 1;
+        report.samples[3].turn.measured.errors = 1;
         assert!(!report.is_good());
         let table = report.table();
         assert!(table.contains("larder / limit") && table.contains("switches"));
@@ -464,8 +473,7 @@ mod tests {
             name: name.to_owned(),
             unit: "requests/s".to_owned(),
             cases: cases.iter().map(|case| (*case).to_owned()).collect(),
-            pairs: Vec::new(),
-            layers: Vec::new(),
+            ..Group::default()
         };
         let groups: [(&str, &[&str]); 5] = [
             ("1000 connections", &["epoll"]),

@@ -210,8 +210,7 @@ fn draw_bars(chart: &Chart, root: &Area, base: f64, pixel: PixelOf) -> anyhow::R
             if let Some(number) = *number {
                 let [from, mut to] = [pixel(left, base), pixel(left + width, number)];
                 to.0 = to.0.max(from.0 + 1);
-                let corners = [from, to];
-                root.draw(&Rectangle::new(corners, color(series).filled()))?;
+                root.draw(&Rectangle::new([from, to], color(series).filled()))?;
             }
         }
     }

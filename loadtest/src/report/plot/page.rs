@@ -34,23 +34,19 @@ pub(crate) fn plot(input: &Path, output: Option<&Path>) -> anyhow::Result<()> {
     let (root, files, beside) = if input.is_dir() {
         (input, chart_files(input)?, input.join("plot.html"))
     } else {
-        let folder = input.parent().unwrap_or(input);
-        (
-            folder,
-            vec![input.to_owned()],
-            input.with_added_extension("html"),
-        )
+        let (folder, files) = (input.parent().unwrap_or(input), vec![input.to_owned()]);
+        (folder, files, input.with_added_extension("html"))
     };
     let output = output.unwrap_or(&beside);
-    let section = |file: &PathBuf| -> anyhow::Result<PageSection> {
+    let mut sections = Vec::new();
+    for file in &files {
         let heading = file.strip_prefix(root).unwrap_or(file);
-        Ok(PageSection {
+        sections.push(PageSection {
             heading: heading.display().to_string(),
             charts: read(file)?,
             html: String::new(),
-        })
-    };
-    let sections: Vec<PageSection> = files.iter().map(section).collect::<anyhow::Result<_>>()?;
+        });
+    }
     let name = output.display().to_string();
     std::fs::write(output, page("Charts", &sections)?).with_context(|| name.clone())?;
     println!("{name}");
