@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 use tokio::time::timeout;
 
@@ -51,7 +51,8 @@ pub(crate) async fn run<B: Benchmark>(
     };
     benchmark.shutdown().await?;
     if report.is_empty() {
-        return measured.map(|()| false);
+        measured?;
+        bail!("nothing can be measured. {}", report.conditions);
     }
     let folder = &run_args.folder;
     let name = folder.name.as_deref().unwrap_or(B::NAME);

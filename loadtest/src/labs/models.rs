@@ -36,9 +36,10 @@ use crate::report::results::RunEnvironment;
 /// Documents, more than the caches of a core hold.
 const DEPTS: u32 = 10_000;
 const WARM_UP_SECONDS: u64 = 1;
+/// wrk sends nothing until all connections are open, which may take longer than larder waits for a request.
+const LARDER_SETTING: [&str; 2] = ["LARDER_LIMITS__HEADER_TIMEOUT", "1m"];
 /// On how many of the server's cores 100 connections are served, too.
 const BY_CORES: [usize; 4] = [1, 2, 4, 8];
-const CONNECTIONS_BY_CORES: usize = 100;
 /// When sockets are counted, in parts of the turn.
 const COUNTED_AT: f64 = 0.9;
 /// How long a request has waited whose connection is silent. Turns of a second, as in CI, have none: then a model may still
@@ -164,7 +165,7 @@ impl Benchmark for Models {
         Ok(Self {
             args: args.clone(),
             binary: setup.binary.to_owned(),
-            settings: settings(args)?,
+            settings: settings(cores, &args.connections, &args.series)?,
             available,
             left_out,
             wrk,
@@ -219,7 +220,10 @@ impl Benchmark for Models {
         };
         let (binary, cores) = (&self.binary, &setting.cores);
         let mut measurement = if model == Model::Larder {
-            let larder = self.demo.larder("larder", binary, WarmTier::Memory, cores);
+            let mut config = self.demo.config("larder", binary, Some(cores))?;
+            let setting = LARDER_SETTING.map(str::to_owned);
+            config.environment.push(setting.into());
+            let larder = self.demo.start_filled("larder", config, WarmTier::Memory);
             let mut larder = larder.await?;
             let (run, pid) = (run(larder.config.listen), larder.pid()?);
             let stop = async { larder.terminate().await.map(|()| 0) };
@@ -324,20 +328,18 @@ impl Models {
 }
 
 /// Returns the settings of a run: each number of connections on all cores of the server, then 100 on some of them.
-fn settings(args: &ModelsArgs) -> anyhow::Result<Vec<Setting>> {
-    let cores = process::cores(&args.server.server_cores)?;
+fn settings(cores: &str, connections: &[usize], series: &[Series]) -> anyhow::Result<Vec<Setting>> {
+    let cores = process::cores(cores)?;
     let cores: Vec<String> = cores.iter().map(usize::to_string).collect();
     let most = cores.len();
-    let all = args.connections.iter();
+    let all = connections.iter();
     let all = all.map(|count| (format!("{count} connections"), *count, most));
     let some = BY_CORES.iter().filter(|count| most > 1 && **count <= most);
-    let some = some.map(|count| {
-        let name = format!("{CONNECTIONS_BY_CORES} connections, {count} of {most} cores");
-        (name, CONNECTIONS_BY_CORES, *count)
-    });
+    let name = |count| format!("100 connections, {count} of {most} cores");
+    let some = some.map(|count| (name(count), 100, *count));
     let groups = all.chain(some);
     let mut settings = Vec::new();
-    for series in args.series.iter().copied() {
+    for series in series.iter().copied() {
         let kind = ["", "rendered, "][usize::from(series == Series::Rendered)];
         settings.extend(groups.clone().map(|(name, connections, count)| Setting {
             name: format!("{kind}{name}"),
