@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use crate::harness::http::HttpConnection;
 use crate::harness::process::{find_program, raise_open_files};
-use crate::labs::models::Sockets;
 use crate::labs::models::contender::Contender;
 use crate::labs::models::model::{self, Model, POOL_THREADS};
 use crate::labs::models::request::{Answer, HEAD_BYTES_MAX};
+use crate::labs::models::{Series, Sockets, settings};
 
 const REQUEST: &str = "GET /depts/42 HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const RESPONSE: &str =
@@ -26,8 +26,6 @@ fn start(model: Model, is_rendered: bool) -> SocketAddr {
 async fn exchange(client: &mut HttpConnection, pieces: &[&str], statuses: &[u16]) {
     for piece in pieces {
         client.send(piece.as_bytes()).await.unwrap();
-        // Most servers have read it by then; none may rely on it.
-        tokio::task::yield_now().await;
     }
     for expected in statuses {
         let answer = timeout(Duration::from_secs(20), client.receive());
@@ -41,7 +39,6 @@ async fn exchange(client: &mut HttpConnection, pieces: &[&str], statuses: &[u16]
 /// Sends one request, many at once, many in pieces, and heads that are too long.
 async fn check(address: SocketAddr) {
     let many = REQUEST.repeat(1_000);
-    let split = (1..REQUEST.len()).flat_map(|at| [&REQUEST[..at], &REQUEST[at..]]);
     let endless = format!(
         "{REQUEST}GET / HTTP/1.1\r\nX: {}",
         "a".repeat(HEAD_BYTES_MAX)
@@ -50,12 +47,18 @@ async fn check(address: SocketAddr) {
     for (pieces, statuses) in [
         (vec![REQUEST], vec![200]),
         (vec![&many], vec![200; 1_000]),
-        (split.collect(), vec![200; REQUEST.len() - 1]),
         (vec![&endless], vec![200, 431, 0]),
         (vec![&long], vec![200, 431, 0]),
     ] {
         let mut client = HttpConnection::connect(address).await.unwrap();
         exchange(&mut client, &pieces, &statuses).await;
+    }
+    let mut client = HttpConnection::connect(address).await.unwrap();
+    for at in 1..REQUEST.len() {
+        // Once the first request is answered, the beginning of the second has been read.
+        let (begin, end) = REQUEST.split_at(at);
+        exchange(&mut client, &[&format!("{REQUEST}{begin}")], &[200]).await;
+        exchange(&mut client, &[end], &[200]).await;
     }
 }
 
@@ -117,6 +120,17 @@ async fn check_limit_of_select() {
     }
     exchange(&mut clients[0], &[REQUEST], &[200]).await;
     exchange(&mut clients[FD_SETSIZE - 1], &[], &[0]).await;
+}
+
+#[test]
+fn some_connections_are_served_on_some_cores_too() {
+    let settings = settings("3-6", &[20], &[Series::Rendered]).unwrap();
+    let told = settings
+        .iter()
+        .map(|one| format!("{} ({})", one.name, one.cores));
+    let wanted = "rendered, 20 connections (3,4,5,6); rendered, 100 connections, 1 of 4 cores (3); \
+        rendered, 100 connections, 2 of 4 cores (3,4); rendered, 100 connections, 4 of 4 cores (3,4,5,6)";
+    assert_eq!(told.collect::<Vec<_>>().join("; "), wanted);
 }
 
 #[test]

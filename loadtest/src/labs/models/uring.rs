@@ -29,10 +29,12 @@ async fn converse(mut stream: TcpStream, answer: Arc<Answer>) -> io::Result<()> 
     let (mut input, mut output) = (Vec::with_capacity(READ_BYTES), Vec::<u8>::new());
     while !conversation.is_over {
         let BufResult(read, bytes) = stream.read(input).await;
-        if read? == 0 {
+        let read = read?;
+        if read == 0 {
             break;
         }
-        conversation.advance(&bytes, &answer, &mut output);
+        // A short read leaves the end of a longer one in place.
+        conversation.advance(&bytes[..read], &answer, &mut output);
         let BufResult(written, sent) = stream.write_all(output).await;
         written?;
         (input, output) = (bytes, sent);
