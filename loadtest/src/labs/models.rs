@@ -291,10 +291,11 @@ impl Models {
             Ok(ss.kill_on_drop(true).output().await?)
         };
         let (output, counted) = tokio::try_join!(invocation.run(), counted)?;
-        let cost = meter.stop()?;
-        let grown = process::peak_resident_bytes(pid)?.saturating_sub(resident);
+        let (cost, peak) = (meter.stop(), process::peak_resident_bytes(pid));
         let ended = process::ended_context_switches()?;
+        // A server that has ended is told by this error, and with its reason.
         let refused = stop.await?;
+        let (cost, grown) = (cost?, peak?.saturating_sub(resident));
         let switches = (process::ended_context_switches()? - ended).saturating_sub(switches);
         let sockets = String::from_utf8_lossy(&counted.stdout);
         let sockets = Sockets::of(&sockets);
@@ -314,7 +315,7 @@ impl Models {
         ];
         let errors = wrk::socket_errors(&output)?.map(|(name, count)| (name, count as f64));
         let figures = figures.into_iter().chain(errors);
-        let figures = figures.filter(|(_, figure)| *figure > 0.0);
+        let figures = figures.filter(|(_, figure)| *figure > 0.0 && figure.is_finite());
         let figures = figures.map(|(name, figure)| (name.to_owned(), figure));
         Ok(Measurement {
             cpu_micros: cost.micros_per(measured.requests),

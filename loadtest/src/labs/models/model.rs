@@ -20,6 +20,9 @@ pub(crate) const BACKLOG: u16 = u16::MAX;
 /// Threads of a pool, as in the original experiment.
 pub(crate) const POOL_THREADS: usize = 20;
 
+/// A thread has four mappings of memory, and Rust ends a process that has more than `vm.max_map_count`, 65,530 by default.
+const THREADS_MAX: usize = 16_000;
+
 /// Connections that this process has closed without an answer.
 pub(super) static REFUSED: AtomicU64 = AtomicU64::new(0);
 
@@ -32,7 +35,7 @@ pub(crate) enum Model {
     /// At most 20 threads; a connection that finds none is closed.
     #[value(name = "threads-20-close")]
     Threads20Close,
-    /// A thread for each connection.
+    /// A thread for each connection, at most 16,000; others are closed.
     Threads,
     /// A thread that waits by select(2), and 20 workers.
     Select,
@@ -126,7 +129,7 @@ fn serve(model: Model, listener: TcpListener, answer: &Arc<Answer>) -> anyhow::R
     match model {
         Model::Threads20 => threads::serve(&listener, answer, POOL_THREADS, true),
         Model::Threads20Close => threads::serve(&listener, answer, POOL_THREADS, false),
-        Model::Threads => threads::serve(&listener, answer, usize::MAX, false),
+        Model::Threads => threads::serve(&listener, answer, THREADS_MAX, false),
         Model::Uring => uring::serve(listener, answer),
         Model::Tokio => tasks::serve(Builder::new_multi_thread(), listener, answer),
         Model::TokioPerCore => tasks::serve(Builder::new_current_thread(), listener, answer),
