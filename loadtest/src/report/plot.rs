@@ -20,6 +20,8 @@ pub(crate) const SERIES_MAX: usize = 12;
 /// Pixels, of width and height.
 const SIZE_MIN: u32 = 200;
 const SIZE_MAX: u32 = 4_000;
+/// Pixels of a name in the legend.
+const NAME_HEIGHT: usize = 20;
 /// Distance from 0, for which plotters finds labels of an axis.
 const NUMBER_MIN: f64 = 1e-12;
 const NUMBER_MAX: f64 = 1e15;
@@ -146,10 +148,19 @@ impl Chart {
         );
         self.rows.iter().try_for_each(|row| self.check_row(row))?;
         let is_pie = self.kind == ChartKind::Pie;
+        let names = if is_pie {
+            self.rows.len()
+        } else {
+            self.series.len()
+        };
+        ensure!(
+            self.height as usize >= names * NAME_HEIGHT,
+            "Height has to be at least {NAME_HEIGHT} pixels for each name"
+        );
         let is_drawn = self.numbers().any(|number| number > 0.0 || !is_pie);
         ensure!(is_drawn, "no numbers, or none above 0 in a pie");
         let labels = || self.rows.iter().map(ChartRow::label_number);
-        let is_log = labels().all(|label| label > 0.0 && label < f64::INFINITY)
+        let is_log = labels().all(|label| label > 0.0 && label.is_normal())
             && labels().is_sorted_by(|one, next| one < next)
             && !matches!(self.kind, ChartKind::Bar | ChartKind::Pie);
         ensure!(
@@ -219,10 +230,13 @@ fn parse_chart(file: &str, lines: &[(usize, &str)]) -> anyhow::Result<Chart> {
     let end = lines.iter().position(|(_, line)| *line == ROWS_LINE);
     let end = end.with_context(|| format!("{}: no line {ROWS_LINE} after the head", at(first)))?;
     let head: Vec<&str> = lines[..end].iter().map(|(_, line)| *line).collect();
-    // Empty lines before it, so that errors name the line of the file.
-    let head = "\n".repeat(first - 1) + head.join("\n").as_str();
-    let mut chart: Chart = serde_json::from_str(&head)
-        .map_err(|error| anyhow!("{}: the head: {error}", at(error.line().max(first))))?;
+    let mut chart: Chart = serde_json::from_str(&head.join("\n")).map_err(|error| {
+        let line = at(first + error.line().saturating_sub(1));
+        let reason = error.to_string();
+        // Its own line is that of the head.
+        let (reason, _) = reason.rsplit_once(" at line ").unwrap_or((&reason, ""));
+        anyhow!("{line}: the head: {reason}")
+    })?;
     for (number, line) in lines[end + 1..].iter().filter(|(_, line)| !line.is_empty()) {
         let added = parse_row(line).and_then(|row| chart.add(row));
         added.with_context(|| at(*number))?;
@@ -317,6 +331,8 @@ mod tests {
 {'Name':'bar','Item':'a','ItemName':'a'}~---~a 1 # 1 # duplicate field
 {'Name':'bar','Width':1000000}~---~a 1 # 1 # from 200 to 4000 pixels
 {'Name':'bar','Height':-1}~---~a 1 # 1 # invalid value
+{'Name':'bar','Height':200}~---~a 1 2 3 4 5 6 7 8 9 10 11 # 1 # 20 pixels for each name
+{'Name':'line','LogX':true}~---~1e-323 1 # 1 # that increase
 {'Name':'bar','LogY':true}~---~a 0 # 3 # numbers above 0
 {'Name':'bar','LogX':true}~---~1 1 # 1 # LogX is for lines
 {'Name':'line','LogX':true}~---~2 1~1 1 # 1 # that increase

@@ -2,12 +2,15 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, anyhow, ensure};
 
 use crate::report::plot::{Chart, draw, parse};
 
 /// How files of charts end.
 pub(crate) const EXTENSION: &str = "chart";
+const FILE_BYTES_MAX: u64 = 16 << 20;
+/// On a page.
+const CHARTS_MAX: usize = 1_000;
 /// Files and folders that are looked at, which bounds the depth of folders, too.
 const ENTRIES_MAX: usize = 10_000;
 /// [`draw`] draws text and axes in black.
@@ -38,6 +41,12 @@ pub(crate) fn plot(input: &Path, output: Option<&Path>) -> anyhow::Result<()> {
         (folder, files, input.with_added_extension("html"))
     };
     let output = output.unwrap_or(&beside);
+    let is_input = output.extension().is_some_and(|end| end == EXTENSION);
+    ensure!(
+        !is_input,
+        "{}: --output is a page, no *.{EXTENSION} file",
+        output.display()
+    );
     let mut sections = Vec::new();
     for file in &files {
         let heading = file.strip_prefix(root).unwrap_or(file);
@@ -56,8 +65,16 @@ pub(crate) fn plot(input: &Path, output: Option<&Path>) -> anyhow::Result<()> {
 /// Reads the charts of a file.
 pub(crate) fn read(file: &Path) -> anyhow::Result<Vec<Chart>> {
     let name = file.display().to_string();
-    let text = std::fs::read_to_string(file).with_context(|| name.clone())?;
-    parse(&name, &text)
+    let metadata = std::fs::metadata(file).with_context(|| name.clone())?;
+    let is_readable = metadata.is_file() && metadata.len() <= FILE_BYTES_MAX;
+    ensure!(is_readable, "{name}: no file, or larger than 16 MiB");
+    let bytes = std::fs::read(file).with_context(|| name.clone())?;
+    let text = String::from_utf8(bytes).map_err(|error| {
+        let valid = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + valid.iter().filter(|byte| **byte == b'\n').count();
+        anyhow!("{name}:{line}: not UTF-8")
+    })?;
+    parse(&name, text.trim_start_matches('\u{feff}'))
 }
 
 /// Lists the files of charts below `root`, without following symbolic links.
@@ -84,6 +101,9 @@ fn chart_files(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
 
 /// Writes HTML that loads nothing else.
 pub(crate) fn page(title: &str, sections: &[PageSection]) -> anyhow::Result<String> {
+    let charts = sections.iter().map(|section| section.charts.len());
+    let is_small = charts.sum::<usize>() <= CHARTS_MAX;
+    ensure!(is_small, "over {CHARTS_MAX} charts for one page");
     let title = escaped(title);
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
@@ -134,6 +154,24 @@ mod tests {
         std::fs::write(inner.join("bad.chart"), format!("{chart}y -1\n")).unwrap();
         let error = format!("{:#}", plot(root.path(), None).unwrap_err());
         assert!(error.contains("inner/bad.chart:4: a pie"), "{error}");
+        let (bad, many) = (inner.join("bad.chart"), inner.join("many.chart"));
+        let charts = format!("{chart}===\n").repeat(CHARTS_MAX + 1);
+        std::fs::write(&many, charts).unwrap();
+        std::fs::write(&bad, b"\xef\xbb\xbf{}\n---\n\xff 1\n").unwrap();
+        for (file, output, part) in [
+            (&bad, None, "bad.chart:3: not UTF-8"),
+            (&inner.join("no.chart"), None, "no.chart: No such file"),
+            (
+                &root.path().join("one.chart"),
+                Some(bad.as_path()),
+                "--output is a page",
+            ),
+            (&PathBuf::from("/dev/zero"), None, "no file"),
+            (&many, None, "over 1000 charts"),
+        ] {
+            let error = format!("{:#}", plot(file, output).unwrap_err());
+            assert!(error.contains(part), "{error}");
+        }
     }
 
     #[test]
