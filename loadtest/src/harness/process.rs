@@ -42,6 +42,14 @@ fn memory(pid: Pid, name: &'static str) -> anyhow::Result<u64> {
     Ok(kibibytes.parse::<u64>()? * 1024)
 }
 
+/// Has the kernel measure the peak of resident memory from now on.
+///
+/// Source: proc_pid_clear_refs(5).
+pub(crate) fn forget_peak_resident_bytes(pid: Pid) -> anyhow::Result<()> {
+    let file = format!("/proc/{pid}/clear_refs");
+    std::fs::write(&file, "5").with_context(|| file.clone())
+}
+
 /// Context switches of the threads that `pid` has now, wanted or not.
 pub(crate) fn context_switches(pid: Pid) -> anyhow::Result<u64> {
     let mut switches = 0;

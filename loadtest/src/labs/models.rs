@@ -133,6 +133,12 @@ impl Benchmark for Models {
             "{connections} connections need {needed} open files, and the limit is {files}; raise it by ulimit -Hn, or \
              give fewer --connections"
         );
+        ensure!(
+            is_distinct(&args.connections)
+                && is_distinct(&args.models)
+                && is_distinct(&args.series),
+            "--connections, --models and --series have each value once"
+        );
         let ss = find_program("ss", "on Debian: apt-get install iproute2")?;
         let mut demo = Demo::start(setup.binary, DEPTS, 0, setup.seed).await?;
         let directory = demo.run_directory.directory().to_owned();
@@ -227,22 +233,20 @@ impl Benchmark for Models {
             let mut larder = larder.await?;
             let (run, pid) = (run(larder.config.listen), larder.pid()?);
             let stop = async { larder.terminate().await.map(|()| 0) };
-            self.measure(run, pid, stop).await?
+            self.measure(model, run, pid, stop).await?
         } else {
             let is_rendered = series == Series::Rendered;
             let contender = Contender::start(model, cores, &self.response, is_rendered).await?;
             let (run, pid) = (run(contender.address), contender.pid);
-            self.measure(run, pid, contender.stop()).await?
+            self.measure(model, run, pid, contender.stop()).await?
         };
-        // With more connections, those without an answer are a result, which the further columns show.
+        // With more connections, those without an answer are a result.
         let answered_min = match model {
             Model::Larder => usize::MAX,
             Model::Threads20 | Model::Threads20Close => 0,
             _ => 1_000,
         };
-        if connections > answered_min {
-            measurement.measured.errors = 0;
-        }
+        measurement.is_excused = connections > answered_min;
         Ok(measurement)
     }
 
@@ -265,9 +269,11 @@ impl Models {
         models
     }
 
-    /// Measures the server `pid` by `run`; `stop` returns how many connections it has closed without an answer.
+    /// Measures `model`, whose process is `pid`, by `run`; `stop` returns how many connections it has closed without an
+    /// answer.
     async fn measure(
         &self,
+        model: Model,
         run: WrkRun<'_>,
         pid: Pid,
         stop: impl Future<Output = anyhow::Result<u64>>,
@@ -277,8 +283,12 @@ impl Models {
             seconds: WARM_UP_SECONDS,
             ..run
         };
-        self.wrk.invocation(&warm_up).run().await?;
+        // The switches of threads that end before the turn could not be told from its own.
+        if !model.ends_threads() {
+            self.wrk.invocation(&warm_up).run().await?;
+        }
         let cores = process::cores(&self.args.server.all())?;
+        process::forget_peak_resident_bytes(pid)?;
         let resident = process::resident_bytes(pid)?;
         let switches = process::context_switches(pid)?;
         let invocation = self.wrk.invocation(&run);
@@ -297,10 +307,17 @@ impl Models {
         let refused = stop.await?;
         let (cost, grown) = (cost?, peak?.saturating_sub(resident));
         let switches = (process::ended_context_switches()? - ended).saturating_sub(switches);
-        let sockets = String::from_utf8_lossy(&counted.stdout);
-        let sockets = Sockets::of(&sockets);
+        let listed = String::from_utf8_lossy(&counted.stdout);
+        let has_listener = counted.status.success() && listed.contains("LISTEN");
+        ensure!(
+            has_listener,
+            "ss: {}",
+            String::from_utf8_lossy(&counted.stderr)
+        );
+        let sockets = Sockets::of(&listed);
         let mut measured = wrk::parse(&output).with_context(|| output.clone())?;
-        measured.errors += sockets.silent;
+        let unasked = (run.connections as u64).saturating_sub(sockets.asked);
+        measured.errors += sockets.silent + unasked;
         // Counts are far below 2^52, so the casts are exact.
         let (requests, connections) = (measured.requests as f64, run.connections as f64);
         let unanswered = (sockets.silent + refused) as f64;
@@ -310,7 +327,7 @@ impl Models {
             ("no answer %", 100.0 * unanswered / (requests + unanswered)),
             ("silent", sockets.silent as f64),
             ("backlog", sockets.backlog as f64),
-            ("unasked", connections - sockets.asked as f64),
+            ("unasked", unasked as f64),
             ("refused", refused as f64),
         ];
         let errors = wrk::socket_errors(&output)?.map(|(name, count)| (name, count as f64));
@@ -322,10 +339,15 @@ impl Models {
             others: Some(cost.others),
             figures: figures.collect(),
             command: Some(invocation.shown()),
-            note: None,
             measured,
+            ..Measurement::default()
         })
     }
+}
+
+fn is_distinct<T: PartialEq>(list: &[T]) -> bool {
+    let mut places = list.iter().enumerate();
+    places.all(|(place, value)| !list[..place].contains(value))
 }
 
 /// Returns the settings of a run: each number of connections on all cores of the server, then 100 on some of them.

@@ -41,6 +41,10 @@ pub(crate) enum Model {
     Select,
     /// A thread that waits by poll(2), and 20 workers.
     Poll,
+    /// Java NIO, a thread that waits by poll(2), and 20 workers.
+    NioPoll,
+    /// Java NIO, a thread that waits by epoll(7), and 20 workers.
+    NioEpoll,
     /// A thread that waits by epoll(7), and 20 workers.
     Epoll,
     /// A thread for each core that waits by epoll(7), reads and writes.
@@ -55,10 +59,6 @@ pub(crate) enum Model {
     Hyper,
     /// larder, with its documents in memory.
     Larder,
-    /// Java NIO, a thread that waits by poll(2), and 20 workers.
-    NioPoll,
-    /// Java NIO, a thread that waits by epoll(7), and 20 workers.
-    NioEpoll,
 }
 
 impl Model {
@@ -74,6 +74,11 @@ impl Model {
             Self::NioEpoll => Some("EPoll"),
             _ => None,
         }
+    }
+
+    /// Whether a thread ends with its connection.
+    pub(crate) fn ends_threads(self) -> bool {
+        matches!(self, Self::Threads20 | Self::Threads20Close | Self::Threads)
     }
 
     /// Whether it can make JSON for each request.

@@ -6,6 +6,7 @@
 //! servers are for load generators only.
 
 use std::collections::HashMap;
+use std::io::{self, ErrorKind};
 use std::iter;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -68,7 +69,7 @@ pub(super) fn serve(model: Model, listener: &TcpListener, answer: &Answer) -> an
             for ready in poller.wait(always.into_iter().chain(connections))? {
                 let mut new = Vec::new();
                 if ready == accepting {
-                    new.extend(iter::from_fn(|| BlockingConnection::accept(listener).ok()));
+                    new = accept_all(listener)?;
                 } else if ready == woken {
                     pool.wake.read()?;
                     new.append(&mut lock(&pool.returned));
@@ -107,6 +108,15 @@ fn work_off(pool: &Pool, answer: &Answer) {
             }
         }
     }
+}
+
+/// Accepts the connections that wait.
+fn accept_all(listener: &TcpListener) -> io::Result<Vec<BlockingConnection>> {
+    let accepted = iter::from_fn(|| match BlockingConnection::accept(listener) {
+        Err(error) if error.kind() == ErrorKind::WouldBlock => None,
+        accepted => Some(accepted),
+    });
+    accepted.collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,7 +165,11 @@ impl Poller {
             }
             Self::Epoll(epoll) => {
                 let mut events = [EpollEvent::empty(); 128];
-                let count = epoll.wait(&mut events, EpollTimeout::NONE)?;
+                // Linux ends this wait, unlike the others, where the process is stopped and goes on.
+                let count = match epoll.wait(&mut events, EpollTimeout::NONE) {
+                    Err(Errno::EINTR) => 0,
+                    waited => waited?,
+                };
                 let ready = events[..count].iter();
                 let numbers = ready.filter_map(|event| event.data().try_into().ok());
                 numbers.collect()
