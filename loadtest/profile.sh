@@ -19,6 +19,7 @@ fill "$depts"
 taskset -ap -c 0 "$pid" > /dev/null
 taskset -c 1 wrk -t1 -c"$connections" -d$((seconds + 3))s -s loadtest/keys.lua "$url" -- "$depts" > "$work/wrk" &
 wrk=$!
+trap 'kill "$wrk" 2> /dev/null || true; stop; rm -rf "$work"' EXIT
 sleep 2
 perf record --quiet --event cpu-clock --freq 499 --call-graph dwarf,16384 --pid "$pid" --output "$work/data" -- \
   sleep "$seconds"
@@ -27,9 +28,9 @@ stop
 perf script --no-inline --input "$work/data" --fields comm,ip,sym 2> /dev/null | awk '
   # Each sample is a line with the thread, the stack from the innermost function on, and an empty line.
   function part(   place, name) {
-    if (stack ~ /__x64_sys_(sendto|sendmsg|write|writev)\n/) return "write"
-    if (stack ~ /__x64_sys_(recvfrom|recvmsg|read|readv)\n/) return "read"
-    if (stack ~ /__x64_sys_epoll/) return "wait"
+    if (stack ~ /__[a-z0-9]+_sys_(sendto|sendmsg|write|writev)\n/) return "write"
+    if (stack ~ /__[a-z0-9]+_sys_(recvfrom|recvmsg|read|readv)\n/) return "read"
+    if (stack ~ /__[a-z0-9]+_sys_epoll/) return "wait"
     if (stack ~ /entry_SYSCALL_64|asm_sysvec|asm_exc/) return "kernel"
     for (place = 1; place <= count; place++) {
       name = frames[place]
@@ -53,6 +54,7 @@ perf script --no-inline --input "$work/data" --fields comm,ip,sym 2> /dev/null |
   $1 ~ /^[0-9a-f]+$/ && NF > 1 { $1 = ""; frames[++count] = $0; sub(/^ /, "", frames[count]); stack = stack $0 "\n" }
   END {
     if (!all) { print "perf has no samples" > "/dev/stderr"; exit 1 }
+    if (!samples["write"]) { print "perf names no system calls: run this as root" > "/dev/stderr"; exit 1 }
     printf "| %% of the CPU time, %d samples | larder | Go original |\n| --- | --- | --- |\n", all
     row("reading a request", "request", "9.29")
     row("background read", "", "7.04")
