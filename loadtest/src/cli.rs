@@ -56,7 +56,7 @@ pub(crate) enum Command {
     /// How much does larder do, and at what cost, next to the limit of this machine, to others, and to another larder?
     ///
     /// All take turns in one run, servers and wrk pinned to cores: medians of rounds, and ratios with their spread.
-    /// With memory the limit is a server of one thread, epoll and ready-made bytes that sends what larder sends; with
+    /// With memory the limit is a thread for each core with epoll that sends ready-made bytes of larder's; with
     /// none it is pgbench with the best single-document statement. Exit code 1 where a request had no good answer.
     Compare(CompareArgs),
     /// One question each: cases take turns in one run, and each is divided by another of the same round.
@@ -85,8 +85,8 @@ pub(crate) enum Command {
     },
     /// What serves a small answer cheapest: threads, select, poll, epoll, io_uring, tokio, hyper, larder, Java NIO?
     ///
-    /// All take turns in one run, on the same cores, and send what larder sends. Exit code 1 where one of them left a
-    /// connection unanswered that it should have served: at most 1,000, with larder any number.
+    /// All take turns in one run, on the same cores, and send what larder sends. Exit code 1 where one of them failed to
+    /// answer a request or a connection that it should have served: with at most 1,000 connections, with larder any number.
     #[command(mut_arg("rounds", |arg| arg.default_value("3")), mut_arg("seconds", |arg| arg.default_value("10")))]
     Models(ModelsArgs),
     /// Draws `.chart` files as one HTML page: a line with kind and names, then rows of a label and numbers.
