@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::feed::locks::{INSTALL_LOCK, LOCK_CLASS};
 use crate::feed::retry::{RetryPauses, retry_pauses};
 use crate::resource::catalogue::TableName;
+use crate::resource::sql::literal;
 use crate::source::SourceError;
 
 /// The longest wait for a table's lock, since other transactions queue behind it. It is far below `deadlock_timeout`
@@ -83,21 +84,46 @@ pub(super) async fn commit(
 }
 
 /// Runs `sql`, which locks only `table`, in a transaction of its own.
+///
+/// # Errors
+/// [`DdlError::Locked`], too, if another table has its name by now. A restore may be under way, which the next inspection finds.
 pub(super) async fn run_on_table(
     connection: &mut PgConnection,
     table: &TableName,
     sql: String,
 ) -> Result<(), DdlError> {
     let transaction = begin(connection).await?;
-    // Event triggers of users run under the table's lock as well.
-    let sql = format!("set local statement_timeout = '{TABLE_TIMEOUT}'; {sql}");
     let conflicting = if sql.contains("drop trigger") {
         ALL_LOCKS
     } else {
         WRITERS_LOCKS
     };
-    let outcome = commit(transaction, sql).await;
+    let outcome = run_if_same(transaction, table, &sql).await;
     name_holders(connection, outcome, &[table.sql()], conflicting).await
+}
+
+/// Runs `sql`, and commits if it has locked `table` and none that has replaced it.
+async fn run_if_same(
+    mut transaction: Transaction<'_, Postgres>,
+    table: &TableName,
+    sql: &str,
+) -> Result<(), DdlError> {
+    // Event triggers of users run under the table's lock as well.
+    let name = literal(&table.sql());
+    let sql = format!(
+        "set local statement_timeout = '{TABLE_TIMEOUT}'; {sql} select to_regclass({name})::oid::int8"
+    );
+    let oid: Option<i64> = sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_one(&mut *transaction)
+        .await?
+        .try_get(0)?;
+    if oid != Some(table.oid.into()) {
+        transaction.rollback().await?;
+        return Err(DdlError::Locked(
+            "a look at the table that replaced it".into(),
+        ));
+    }
+    Ok(transaction.commit().await?)
 }
 
 /// Runs each of `statements` in a transaction of its own, and repeats it until it gets its locks.

@@ -204,6 +204,38 @@ async fn the_retention_of_one_larder_removes_nothing_of_another() {
     neighbour.stop().await;
 }
 
+/// A restore that replaces a table after larder has inspected it creates the triggers itself, and would fail if it found
+/// larder's. The event trigger replaces it just before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_was_replaced_meanwhile_gets_no_triggers() {
+    let url = TestCluster::database().await.url;
+    execute(&url, SQL).await;
+    let replace = r#"create function replace_b() returns event_trigger language plpgsql as $$ begin
+        if current_query() ~ 'on "?public"?\."?b"?\s' and to_regclass('public.old') is null then
+          alter table public.b rename to old;
+          create table public.b (like public.old including all); insert into public.b select * from public.old;
+        end if; end $$;
+        create event trigger replace_b on ddl_command_start when tag in ('CREATE TRIGGER') execute function replace_b()"#;
+    execute(&url, replace).await;
+    let larder = TestService::start_on(&url, CONFIG, &[]).await;
+    eventually("b waits", async || {
+        let status = larder.admin("/status").await.body;
+        status.contains("the table that replaced it").then_some(())
+    })
+    .await;
+    let triggers = "select count(*) from pg_trigger where tgrelid = 'b'::regclass";
+    assert_eq!(value::<i64>(&url, triggers).await, 0);
+    eventually("a is cached", async || {
+        is_hit(&larder.get("/a/1").await).then_some(())
+    })
+    .await;
+    execute(&url, "drop event trigger replace_b").await;
+    eventually("b is cached", async || {
+        is_hit(&larder.get("/b/1").await).then_some(())
+    })
+    .await;
+}
+
 /// Event triggers on DDL may be slow: writers do not wait for them.
 pub(crate) async fn a_slow_event_trigger_holds_up_no_writer() {
     let url = TestCluster::database().await.url;
