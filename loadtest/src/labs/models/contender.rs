@@ -16,7 +16,7 @@ use crate::labs::models::request::{HEAD_BYTES_MAX, READ_BYTES};
 
 const JAVA_INSTALL: &str = "on Debian: apt-get install default-jdk-headless";
 
-/// A server that sends a file to whoever asks. Whoever starts or stops it bounds how long that takes.
+/// A server that answers every request with a file. Starting and stopping it have no limit of time here: the caller sets one.
 pub(crate) struct Contender {
     pub(crate) address: SocketAddr,
     pub(crate) pid: Pid,

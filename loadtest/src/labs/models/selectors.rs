@@ -31,7 +31,7 @@ const QUEUE_MAX: usize = 1 << 17;
 /// What the selector thread and its workers share.
 struct Pool {
     work: Mutex<Receiver<BlockingConnection>>,
-    /// Connections that workers give back; who adds the first one wakes the selector thread.
+    /// Connections that workers give back. The worker that adds the first one wakes the selector thread.
     returned: Mutex<Vec<BlockingConnection>>,
     wake: EventFd,
 }
