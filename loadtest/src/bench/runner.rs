@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::harness::progress;
-use crate::report::benchmark_report::{BenchmarkReport, Group, Sample};
+use crate::report::benchmark_report::{BenchmarkReport, Group, Measurement};
 use crate::report::results::{Folder, RunEnvironment};
 
 /// Starting all servers and filling their tiers.
@@ -97,11 +97,11 @@ async fn rounds<B: Benchmark>(
                 if let Some(command) = measurement.command.take() {
                     report.environment.command(command);
                 }
-                report.note(Sample {
+                report.note(Measurement {
                     group: place,
                     case: case.clone(),
                     round,
-                    turn: measurement,
+                    ..measurement
                 });
                 progress.inc(1);
             }

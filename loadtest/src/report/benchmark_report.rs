@@ -43,22 +43,16 @@ pub(crate) struct Group {
     pub(crate) layers: Vec<String>,
 }
 
-/// One turn of one case.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub(crate) struct Sample {
+/// What a turn measured. Its case and its place in the run are those that the runner sets.
+// All in one struct: `serde(flatten)` reads no `f64` where any crate of the build has serde_json keep every digit.
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
+pub(crate) struct Measurement {
     /// Place of its group; in runs of 2026-11-22, which have no groups, the number of connections.
     #[serde(alias = "connections")]
     pub(crate) group: usize,
     #[serde(alias = "contender")]
     pub(crate) case: String,
     pub(crate) round: usize,
-    #[serde(flatten)]
-    pub(crate) turn: Measurement,
-}
-
-/// What a turn measured.
-#[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(crate) struct Measurement {
     /// CPU time of the server's process for each request or document, where it is one process.
     pub(crate) cpu_micros: Option<f64>,
     /// The share of the cores' time that neither the server nor the tool took: PostgreSQL, or another program.
@@ -96,7 +90,7 @@ pub(crate) struct BenchmarkReport {
     pub(crate) conditions: String,
     #[serde(default)]
     groups: Vec<Group>,
-    samples: Vec<Sample>,
+    samples: Vec<Measurement>,
     #[serde(skip_deserializing)]
     ratios: Vec<Ratio>,
 }
@@ -261,7 +255,7 @@ impl BenchmarkReport {
         Spread::of(self.of(group, case).filter_map(figure)).map(|spread| spread.median)
     }
 
-    pub(crate) fn note(&mut self, sample: Sample) {
+    pub(crate) fn note(&mut self, sample: Measurement) {
         self.samples.push(sample);
         self.ratios = self.ratios();
     }
@@ -273,15 +267,13 @@ impl BenchmarkReport {
 
     /// Returns whether there were answers in every turn that is not excused, and all of them good.
     pub(crate) fn is_good(&self) -> bool {
-        let turns = self.samples.iter().map(|sample| &sample.turn);
-        let mut judged = turns.filter(|turn| !turn.is_excused);
+        let mut judged = self.samples.iter().filter(|turn| !turn.is_excused);
         judged.all(|turn| turn.measured.errors == 0 && turn.measured.requests > 0)
     }
 
     fn of<'a>(&'a self, group: usize, case: &'a str) -> impl Iterator<Item = &'a Measurement> {
-        let is_of_case = move |sample: &&Sample| sample.group == group && sample.case == case;
-        let samples = self.samples.iter().filter(is_of_case);
-        samples.map(|sample| &sample.turn)
+        let is_of_case = move |turn: &&Measurement| turn.group == group && turn.case == case;
+        self.samples.iter().filter(is_of_case)
     }
 
     fn ratios(&self) -> Vec<Ratio> {
@@ -336,7 +328,7 @@ impl BenchmarkReport {
         }
         let samples = self.samples.iter().filter(|sample| sample.group == number);
         let mut headings: Vec<&str> = Vec::new();
-        for (heading, _) in samples.flat_map(|sample| &sample.turn.figures) {
+        for (heading, _) in samples.flat_map(|sample| &sample.figures) {
             if !headings.contains(&heading.as_str()) {
                 headings.push(heading);
                 let figure = |turn: &Measurement| {
@@ -418,21 +410,18 @@ mod tests {
     use super::*;
     use crate::report::plot;
 
-    fn sample(case: &str, round: usize, per_second: f64) -> Sample {
-        Sample {
-            group: 0,
+    fn sample(case: &str, round: usize, per_second: f64) -> Measurement {
+        Measurement {
             case: case.to_owned(),
             round,
-            turn: Measurement {
-                cpu_micros: (case != "pgbench").then_some(1e6 / per_second),
-                figures: vec![("switches".to_owned(), 1.5)],
-                measured: Measured {
-                    requests: 1,
-                    per_second,
-                    ..Measured::default()
-                },
-                ..Measurement::default()
+            cpu_micros: (case != "pgbench").then_some(1e6 / per_second),
+            figures: vec![("switches".to_owned(), 1.5)],
+            measured: Measured {
+                requests: 1,
+                per_second,
+                ..Measured::default()
             },
+            ..Measurement::default()
         }
     }
 
@@ -467,9 +456,9 @@ mod tests {
         assert!((ratio.cpu.unwrap().median - 2.0).abs() < 1e-9);
         assert_eq!(ratio.p99, None);
         assert!(report.is_good());
-        report.samples[3].turn.measured.errors = 1;
+        report.samples[3].measured.errors = 1;
         assert!(!report.is_good());
-        report.samples[3].turn.is_excused = true;
+        report.samples[3].is_excused = true;
         assert!(report.is_good());
         let table = report.table();
         assert!(table.contains("larder / limit") && table.contains("switches"));
@@ -496,7 +485,7 @@ mod tests {
         for (group, (_, cases)) in groups.iter().enumerate() {
             for (case, rate) in cases.iter().zip([10.0, 20.0]) {
                 let sample = sample(case, 0, rate);
-                report.note(Sample { group, ..sample });
+                report.note(Measurement { group, ..sample });
             }
         }
         let json = serde_json::to_string(&report).unwrap();
