@@ -120,6 +120,7 @@ impl BodyDraw<'_> {
             }
         };
         self.remove_repeated(0, &mut document, &mut Vec::new());
+        self.remove_moved(&key, &mut document);
         WriteOf::Put { key, document }
     }
 
@@ -139,6 +140,7 @@ impl BodyDraw<'_> {
         {
             self.change(0, &mut whole);
             self.remove_repeated(0, &mut whole, &mut Vec::new());
+            self.remove_moved(&key, &mut whole);
             for child in children {
                 let name = &self.rows.schema.tables[child].name;
                 document.extend(whole.remove_entry(name));
@@ -182,6 +184,55 @@ impl BodyDraw<'_> {
             });
             for row in rows.iter_mut().filter_map(Value::as_object_mut) {
                 self.remove_repeated(child, row, seen);
+            }
+        }
+    }
+
+    /// Removes rows below that the stored document has below another row. larder updates such a row, so that it keeps what is
+    /// not shown; the oracle deletes it and inserts another one. `differential-writes` compares moves.
+    fn remove_moved(&self, key: &[i64], members: &mut Members) {
+        let mut stored = Vec::new();
+        if let Some(document) = self.stored(key) {
+            self.note_places(0, &document, &Value::Null, &mut stored);
+        }
+        self.retain_places(0, members, &Value::Null, &stored);
+    }
+
+    /// Notes table, key and row above of each row below `members`, whose key is `above`.
+    fn note_places(
+        &self,
+        table: usize,
+        members: &Members,
+        above: &Value,
+        places: &mut Vec<(usize, Value, Value)>,
+    ) {
+        for child in self.rows.schema.children(table) {
+            for row in rows_of(members, &self.rows.schema.tables[child].name) {
+                places.push((child, row["k0"].clone(), above.clone()));
+                self.note_places(child, row, &row["k0"], places);
+            }
+        }
+    }
+
+    fn retain_places(
+        &self,
+        table: usize,
+        members: &mut Members,
+        above: &Value,
+        stored: &[(usize, Value, Value)],
+    ) {
+        for child in self.rows.schema.children(table) {
+            let rows = members.get_mut(&self.rows.schema.tables[child].name);
+            let Some(rows) = rows.and_then(Value::as_array_mut) else {
+                continue;
+            };
+            rows.retain(|row| {
+                let mut places = stored.iter();
+                places.all(|(of, key, place)| *of != child || *key != row["k0"] || place == above)
+            });
+            for row in rows.iter_mut().filter_map(Value::as_object_mut) {
+                let key = row["k0"].clone();
+                self.retain_places(child, row, &key, stored);
             }
         }
     }
