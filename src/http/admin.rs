@@ -3,6 +3,7 @@
 mod dashboard;
 mod faults;
 pub mod history;
+pub mod shared;
 pub mod token;
 
 use std::sync::Arc;
@@ -10,11 +11,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::StringRejection;
 use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, ETAG};
 use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -24,13 +23,12 @@ use crate::cache::encoding::Encoding;
 use crate::cache::{Cache, Status};
 use crate::http::admin::faults::Fault;
 use crate::http::admin::history::History;
-use crate::http::admin::token::{AdminAccess, AdminToken};
+use crate::http::admin::shared::{AdminShared, with_shared};
 use crate::http::headers::{APPLICATION_JSON, members};
 use crate::http::problem::Problem;
 use crate::http::request::{RequestTarget, TargetPart};
 use crate::metrics::Metrics;
 use crate::resource::ResourceId;
-use crate::telemetry::LogLevel;
 use crate::unseen::escaped;
 
 /// `/readyz` waits for the disk tier for at most this time after the start.
@@ -43,18 +41,12 @@ pub struct Admin {
     pub cache: Arc<Cache>,
     /// The metrics of `/metrics`.
     pub metrics: Arc<Metrics>,
-    /// The log's filter; `None` if another program has set up the log.
-    pub log_level: Option<LogLevel>,
     /// When larder started.
     pub started_at: Instant,
-    /// The token that requests need, except those for health and readiness.
-    pub token: Option<AdminToken>,
-    /// Names of the host by which web pages may reach the address without a token.
-    pub hosts: Vec<String>,
+    /// What the addresses of all commands have.
+    pub shared: AdminShared,
     /// What has happened in each of the last seconds, and what is wrong.
     pub history: Arc<History>,
-    /// The configuration in force, as `larder config --dump` prints it.
-    pub config: Bytes,
 }
 
 /// `GET /status`.
@@ -75,9 +67,7 @@ struct StatusPage {
 
 /// The admin address.
 pub fn router(admin: Admin) -> Router {
-    let access = AdminAccess::new(admin.token.clone(), &admin.hosts);
-    dashboard::add_to(Router::new())
-        .route("/healthz", get(|| async { "ok\n" }))
+    let router = dashboard::add_to(Router::new())
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
@@ -90,14 +80,8 @@ pub fn router(admin: Admin) -> Router {
         .route("/document/{resource}/{key}", get(document))
         .route("/document/{resource}/", get(document))
         .route("/history", get(history))
-        .route("/recent", get(recent))
-        .route("/config", get(config))
-        .route("/log-level", get(log_level).put(set_log_level))
-        .fallback(|| async { Problem::NO_SUCH_OPERATION.into_response() })
-        // The router adds Allow.
-        .method_not_allowed_fallback(|| async { Problem::METHOD_NOT_ALLOWED.into_response() })
-        .layer(from_fn_with_state(access, token::check))
-        .with_state(admin)
+        .route("/recent", get(recent));
+    with_shared(router, &admin.shared).with_state(admin)
 }
 
 impl Admin {
@@ -145,7 +129,7 @@ async fn status(State(admin): State<Admin>) -> Response {
             version: env!("CARGO_PKG_VERSION"),
             started_seconds_ago: admin.started_at.elapsed().as_secs_f64(),
             requests_refused: admin.metrics.requests_refused.get(),
-            shows_documents: admin.token.is_some(),
+            shows_documents: admin.shared.token.is_some(),
         })
     })
     .await
@@ -181,14 +165,9 @@ async fn recent(State(admin): State<Admin>) -> Response {
     json(&admin.cache.recent())
 }
 
-async fn config(State(admin): State<Admin>) -> Response {
-    let media_type = HeaderValue::from_static("text/plain; charset=utf-8");
-    ([(CONTENT_TYPE, media_type)], admin.config).into_response()
-}
-
 /// The document as a tier has it. Without an admin token everyone on the machine may use the address, so it is not shown.
 async fn document(State(admin): State<Admin>, request: Request) -> Response {
-    if admin.token.is_none() {
+    if admin.shared.token.is_none() {
         let detail =
             "documents are shown only if an admin token is configured (auth.admin_token_file)";
         return Problem::forbidden(detail).into_response();
@@ -253,30 +232,6 @@ fn target(cache: &Cache, path: &str) -> Result<(ResourceId, Option<String>), Pro
     }
 }
 
-async fn log_level(State(admin): State<Admin>) -> Response {
-    match &admin.log_level {
-        Some(level) => format!("{}\n", level.current()).into_response(),
-        None => Problem::NO_SUCH_OPERATION.into_response(),
-    }
-}
-
-async fn set_log_level(
-    State(admin): State<Admin>,
-    filter: Result<String, StringRejection>,
-) -> Response {
-    let Some(level) = &admin.log_level else {
-        return Problem::NO_SUCH_OPERATION.into_response();
-    };
-    let filter = match filter {
-        Ok(filter) => filter,
-        Err(rejection) => return Problem::from(rejection).into_response(),
-    };
-    match level.set(filter.trim()) {
-        Ok(()) => StatusCode::NO_CONTENT.into_response(),
-        Err(error) => Problem::bad_request(error.to_string()).into_response(),
-    }
-}
-
 /// Does work that may take long on a thread for blocking work.
 async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response {
     match tokio::task::spawn_blocking(work).await {
@@ -285,7 +240,7 @@ async fn blocking(work: impl FnOnce() -> Response + Send + 'static) -> Response 
     }
 }
 
-fn json(value: &impl Serialize) -> Response {
+pub(super) fn json(value: &impl Serialize) -> Response {
     match simd_json::to_string(value) {
         Ok(text) => json_response(text),
         Err(error) => Problem::internal(error.to_string()).into_response(),

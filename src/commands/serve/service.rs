@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use axum::Router;
-use axum::body::Bytes;
 use tokio::runtime::Handle;
 use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
@@ -13,10 +12,10 @@ use uuid::Uuid;
 
 use crate::auth::config::ANONYMOUS;
 use crate::cache::{Cache, CacheConfig, Demand};
-use crate::config::{Config, ConfigError, dump};
+use crate::config::{Config, ConfigError};
 use crate::feed::{self, FeedHandle, FeedSetup, FirstOutcome};
 use crate::http::admin::history::History;
-use crate::http::admin::token::AdminToken;
+use crate::http::admin::shared::AdminShared;
 use crate::http::admin::{self, Admin};
 use crate::http::auth::Auth;
 use crate::http::middleware::access_log::{AccessLog, ReopenSignal};
@@ -53,11 +52,8 @@ pub struct Service {
     log_written: Option<oneshot::Receiver<()>>,
     feed: FeedHandle,
     auth: Option<Arc<Auth>>,
-    admin_token: Option<AdminToken>,
-    admin_hosts: Vec<String>,
+    admin_shared: AdminShared,
     history: Arc<History>,
-    /// The configuration in force, secrets masked.
-    config: Bytes,
     started_at: Instant,
 }
 
@@ -80,7 +76,7 @@ impl Service {
         let (tls, cors) = (config.has_tls(), &config.cors);
         let auth = Auth::start(&config.auth, &config.resources, tls, cors, counted)
             .map_err(ConfigError::from)?;
-        let admin_token = AdminToken::read(&config.auth).map_err(ConfigError::from)?;
+        let admin_shared = AdminShared::read(config)?;
         let timeout = config.source.statement_timeout;
         let source = Database::new(url, config.source.pooler, timeout)?;
         let followed = Database::new(config.listen_url.as_deref().unwrap_or(url), false, timeout)?;
@@ -130,7 +126,6 @@ impl Service {
         };
         Ok(Self {
             history: History::start(&cache, Arc::clone(&metrics)),
-            config: dump(config).into(),
             cache,
             writes: Arc::new(writes),
             metrics,
@@ -138,8 +133,7 @@ impl Service {
             log_written,
             feed,
             auth,
-            admin_token,
-            admin_hosts: config.admin_hosts.clone(),
+            admin_shared,
             started_at: Instant::now(),
         })
     }
@@ -222,12 +216,12 @@ impl Service {
         Admin {
             cache: Arc::clone(&self.cache),
             metrics: Arc::clone(&self.metrics),
-            log_level,
             started_at: self.started_at,
-            token: self.admin_token.clone(),
-            hosts: self.admin_hosts.clone(),
+            shared: AdminShared {
+                log_level,
+                ..self.admin_shared.clone()
+            },
             history: Arc::clone(&self.history),
-            config: self.config.clone(),
         }
     }
 
