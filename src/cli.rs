@@ -86,7 +86,9 @@ pub enum Command {
     /// Create schema larder and the triggers on the configured tables, one transaction for each table
     Install(InstallArgs),
     /// Remove the triggers and schema larder, one transaction for each table
-    Uninstall(InstallArgs),
+    Uninstall(UninstallArgs),
+    /// Send the due rows of the configured dispatches to their sinks, until SIGTERM
+    Dispatch(DispatchArgs),
     /// Name what makes documents slow or could make them stale, with the SQL that mends it; changes nothing
     Check(CheckArgs),
     /// Print an example file, or the configuration in force, or check it
@@ -148,12 +150,42 @@ pub struct SeedArgs {
     pub emps_per_dept: u32,
 }
 
-/// Flags of `install` and `uninstall`.
+/// Flags of `install`.
 #[derive(Args, Clone, Debug)]
 pub struct InstallArgs {
     /// Print the SQL and change nothing
     #[arg(long)]
     pub print: bool,
+}
+
+/// Flags of `uninstall`.
+#[derive(Args, Clone, Debug)]
+pub struct UninstallArgs {
+    /// Print the SQL and change nothing
+    #[arg(long)]
+    pub print: bool,
+    /// Remove the dead letters of larder dispatch, too
+    #[arg(long)]
+    pub dead_letters: bool,
+}
+
+/// Arguments of `dispatch`.
+#[derive(Args, Clone, Debug)]
+pub struct DispatchArgs {
+    /// The names of the dispatches; without one, all
+    pub name: Vec<String>,
+    /// End when no row is due; exit with 1 if the sink takes nothing or there are new dead letters
+    #[arg(long)]
+    pub once: bool,
+    /// Print the dead letters of a dispatch, and send nothing
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "once"])]
+    pub dead_letters: Option<String>,
+    /// Send the dead letters of a dispatch again: those of the keys, or all
+    #[arg(long, num_args = 1.., value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters"])]
+    pub replay: Vec<String>,
+    /// Delete the dead letters of a dispatch: those of the keys, or all
+    #[arg(long, num_args = 1.., value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters", "replay"])]
+    pub discard: Vec<String>,
 }
 
 /// Flags of `check`.
@@ -289,7 +321,10 @@ impl Cli {
                 self.global.listen.map(|address| address.to_string()),
             ),
             (
-                "admin",
+                match self.command() {
+                    Command::Dispatch(_) => "dispatch_admin",
+                    _ => "admin",
+                },
                 self.global.admin.map(|address| address.to_string()),
             ),
             ("state_dir", self.global.state_dir.clone()),
@@ -491,7 +526,10 @@ mod tests {
         );
         assert!(matches!(
             command(&["uninstall"]),
-            Command::Uninstall(InstallArgs { print: false })
+            Command::Uninstall(UninstallArgs {
+                print: false,
+                dead_letters: false
+            })
         ));
         assert!(matches!(
             command(&["seed", "--depts", "7", "--emps-per-dept", "0"]),

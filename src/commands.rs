@@ -3,6 +3,7 @@ pub mod admin;
 pub mod check;
 pub mod config;
 pub mod database;
+pub mod dispatch;
 pub mod explain;
 pub mod hash_password;
 pub mod init;
@@ -12,6 +13,7 @@ pub mod prune;
 pub mod purge;
 pub mod seed;
 pub mod serve;
+mod shutdown;
 pub mod status;
 
 use anyhow::Context;
@@ -45,6 +47,7 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
         | Command::Prune(_)
         | Command::Seed(_)
         | Command::Install(_)
+        | Command::Dispatch(_)
         | Command::Uninstall(_) => Config::load_for_database(sources)?,
     };
     // `serve` starts further threads for requests.
@@ -65,7 +68,8 @@ pub fn run(command: Command, sources: &Sources, log_level: LogLevel) -> anyhow::
             Command::Prune(args) => prune::run(&config, &args).await,
             Command::Seed(args) => seed::run(&config, &args).await,
             Command::Install(args) => install::install(&config, args.print).await,
-            Command::Uninstall(args) => install::uninstall(&config, args.print).await,
+            Command::Uninstall(args) => install::uninstall(&config, &args).await,
+            Command::Dispatch(args) => dispatch::run(&config, &args, log_level).await,
         }
     });
     // A thread may read a file whose file system has stalled.

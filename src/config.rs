@@ -7,6 +7,7 @@
 //! All mistakes are reported at once, each with file, line and key. No message contains a password.
 
 mod access;
+mod dispatch;
 mod dump;
 mod environment;
 mod example;
@@ -37,6 +38,7 @@ use crate::auth::config::AuthConfig;
 use crate::cache::audit::AuditConfig;
 use crate::cache::disk::DiskConfig;
 use crate::cache::memory::MemoryConfig;
+use crate::dispatch::definition::DispatchDefinition;
 use crate::feed::{FeedConfig, OnLoss};
 use crate::http::answers::AnswersConfig;
 use crate::http::middleware::access_log::AccessLogConfig;
@@ -61,6 +63,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Admin address.
     pub admin: SocketAddr,
+    /// Admin address of `larder dispatch`.
+    pub dispatch_admin: SocketAddr,
     /// Names of this machine by which web pages may use the public address, if it is on loopback and without
     /// authentication.
     pub hosts: Vec<String>,
@@ -116,6 +120,8 @@ pub struct Config {
     pub file: Option<PathBuf>,
     /// In the order of the file; the demo's if there is no file.
     pub resources: Vec<ResourceDefinition>,
+    /// In the order of the file.
+    pub dispatches: Vec<DispatchDefinition>,
 }
 
 impl fmt::Debug for Config {
@@ -266,6 +272,7 @@ impl Config {
         Self {
             listen: unset,
             admin: unset,
+            dispatch_admin: unset,
             hosts: Vec::new(),
             admin_hosts: Vec::new(),
             insecure: false,
@@ -329,6 +336,7 @@ impl Config {
             auth: AuthConfig::default(),
             file: None,
             resources: Vec::new(),
+            dispatches: Vec::new(),
         }
     }
 }

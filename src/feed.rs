@@ -52,6 +52,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sqlx::postgres::PgConnection;
 use tokio::sync::{Notify, watch};
 use uuid::Uuid;
 
@@ -337,6 +338,33 @@ pub async fn install(
         };
         lock_wait.pause(&awaited).await?;
     }
+}
+
+/// The SQL that creates the tables of `larder dispatch`.
+pub fn dispatch_script() -> String {
+    ddl::script(&[schema::DISPATCH_SQL.to_owned()])
+}
+
+/// Creates the tables of `larder dispatch`, if some are missing.
+///
+/// # Errors
+/// If PostgreSQL can't be reached, or refuses a statement.
+pub async fn install_dispatch(database: &Database) -> Result<(), EstablishError> {
+    let mut connection = database.connect_for_feed(&[]).await?;
+    if schema::has_dispatch_tables(&mut connection).await? {
+        return Ok(());
+    }
+    tracing::info!("creating the tables of larder dispatch");
+    let statements = vec![schema::DISPATCH_SQL.to_owned()];
+    Ok(ddl::run_all(&mut connection, statements).await?)
+}
+
+/// Returns whether the tables of `larder dispatch` exist.
+///
+/// # Errors
+/// If PostgreSQL can't be reached, or refuses a statement.
+pub async fn has_dispatch_tables(connection: &mut PgConnection) -> Result<bool, SourceError> {
+    schema::has_dispatch_tables(connection).await
 }
 
 /// The SQL that removes all that larder added to the database.

@@ -90,6 +90,8 @@ pub mod server;
 
 pub mod documents;
 
+pub mod dispatch;
+
 pub mod cache;
 
 pub mod feed;

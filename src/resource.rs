@@ -14,6 +14,7 @@ pub mod condition;
 mod date_time;
 pub mod definition;
 pub mod document;
+pub mod due;
 pub mod filter;
 pub mod find;
 pub mod fingerprint;

@@ -15,6 +15,7 @@ mod database_encodings;
 mod defaults;
 mod demo;
 mod disk;
+mod dispatch;
 mod documents;
 mod embedded;
 mod freshness;

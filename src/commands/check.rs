@@ -22,6 +22,7 @@ use crate::commands::database::READ_ONLY;
 use crate::commands::install::with_database;
 use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
+use crate::dispatch::{DispatchError, DispatchSetup};
 use crate::feed::backlog::read_change_log;
 use crate::feed::inspect::{Inspected, Lack, inspect};
 use crate::resource::definition::{Mistake, Place};
@@ -173,11 +174,44 @@ async fn check(
     let read = read(config, requesting, &mut transaction, &mut report, &options).await;
     transaction.rollback().await.map_err(SourceError::from)?;
     let (mistakes, rejected) = read?;
+    let mut mistakes = mistakes;
+    mistakes.extend(check_dispatches(config, database, &mut report).await?);
     if rejected.is_empty() {
         Ok((report, mistakes))
     } else {
         Err(QueryErrors(rejected).into())
     }
+}
+
+/// Adds what is found of dispatches. Returns the mistakes of those that do not fit.
+async fn check_dispatches(
+    config: &Config,
+    database: &Database,
+    report: &mut Report,
+) -> anyhow::Result<Vec<Mistake>> {
+    let mut mistakes = Vec::new();
+    for definition in &config.dispatches {
+        match DispatchSetup::new(definition, database, config)
+            .check()
+            .await
+        {
+            Ok(None) => {}
+            Ok(Some((reason, sql))) => {
+                let object = format!("dispatch {}", definition.name.value);
+                report.add([Finding {
+                    place: Some(definition.place.clone()),
+                    remedies: vec![Remedy { sql, lock: None }],
+                    ..Finding::new(Rule::MissingIndex, Severity::Info, object, reason)
+                }]);
+            }
+            Err(DispatchError::Unfit(found)) => {
+                report.add(found.iter().map(unfit));
+                mistakes.extend(found);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(mistakes)
 }
 
 /// The role over `database.url`, if the feed has a URL of its own.
@@ -197,7 +231,11 @@ async fn read(
     report: &mut Report,
     options: &PlanOptions,
 ) -> Result<(Vec<Mistake>, Vec<QueryError>), SourceError> {
-    let inspected = inspect(transaction, &config.resources, &config.feed, requesting).await?;
+    let inspected = if config.resources.is_empty() {
+        Inspected::default()
+    } else {
+        inspect(transaction, &config.resources, &config.feed, requesting).await?
+    };
     report.add(inspected.mistakes.iter().map(unfit));
     let not_installed = inspected.not_installed.iter();
     report.add(not_installed.map(|missing| {

@@ -23,9 +23,16 @@ pub fn run(args: &ConfigArgs, sources: &Sources, out: &mut impl Write) -> anyhow
 }
 
 fn valid(config: &Config) -> String {
-    let count = config.resources.len();
-    let plural = if count == 1 { "" } else { "s" };
-    format!("the configuration is valid: {count} resource{plural}\n")
+    let counted = |count: usize, one: &str, many: &str| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    };
+    let resources = counted(config.resources.len(), "resource", "resources");
+    let dispatches = match config.dispatches.len() {
+        0 => String::new(),
+        count => format!(", {}", counted(count, "dispatch", "dispatches")),
+    };
+    format!("the configuration is valid: {resources}{dispatches}\n")
 }
 
 #[cfg(test)]

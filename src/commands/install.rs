@@ -2,9 +2,13 @@
 
 use std::io::stdout;
 
+use anyhow::bail;
+
+use crate::cli::UninstallArgs;
 use crate::commands::database::CommandDatabase;
 use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
+use crate::dispatch::letters;
 use crate::feed;
 use crate::feed::establish::EstablishError;
 use crate::resource::sql::printable;
@@ -16,14 +20,27 @@ use crate::source::session::Database;
 /// [`ConfigError`] where the configuration does not fit the database; else what PostgreSQL said.
 pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
     with_database(config, async |database| {
+        let (dispatches, serves) = (!config.dispatches.is_empty(), !config.resources.is_empty());
         if prints {
-            let script = feed::install_script(&database, &config.resources, &config.feed).await;
-            print(&mut stdout(), &printable(&script.map_err(misfit)?))?;
+            let mut script = String::new();
+            if serves {
+                let sql = feed::install_script(&database, &config.resources, &config.feed).await;
+                script = sql.map_err(misfit)?;
+            }
+            if dispatches {
+                script.push_str(&feed::dispatch_script());
+            }
+            print(&mut stdout(), &printable(&script))?;
             return Ok(());
         }
-        feed::install(&database, &config.resources, &config.feed)
-            .await
-            .map_err(misfit)?;
+        if serves {
+            feed::install(&database, &config.resources, &config.feed)
+                .await
+                .map_err(misfit)?;
+        }
+        if dispatches {
+            feed::install_dispatch(&database).await?;
+        }
         tracing::info!("schema larder and its triggers are in place");
         Ok(())
     })
@@ -33,10 +50,13 @@ pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
 /// Removes all that larder added, or with `prints` writes the SQL to stdout and changes nothing.
 ///
 /// # Errors
-/// What PostgreSQL said.
-pub async fn uninstall(config: &Config, prints: bool) -> anyhow::Result<()> {
+/// What PostgreSQL said; dead letters, unless they may be removed.
+pub async fn uninstall(config: &Config, args: &UninstallArgs) -> anyhow::Result<()> {
     with_database(config, async |database| {
-        if prints {
+        if !args.dead_letters {
+            check_dead_letters(&database).await?;
+        }
+        if args.print {
             let script = feed::uninstall_script(&database).await?;
             print(&mut stdout(), &printable(&script))?;
             return Ok(());
@@ -46,6 +66,23 @@ pub async fn uninstall(config: &Config, prints: bool) -> anyhow::Result<()> {
         Ok(())
     })
     .await
+}
+
+/// # Errors
+/// If there are dead letters of `larder dispatch`; what PostgreSQL said.
+async fn check_dead_letters(database: &Database) -> anyhow::Result<()> {
+    let mut connection = database.connect_for_feed(&[]).await?;
+    if !feed::has_dispatch_tables(&mut connection).await? {
+        return Ok(());
+    }
+    let counts = letters::count(&mut connection).await?;
+    if let Some((name, count)) = counts.first() {
+        bail!(
+            "there are {count} dead letters of dispatch {name}: see `larder dispatch --dead-letters {name}`, or remove them \
+             with `larder uninstall --dead-letters`"
+        );
+    }
+    Ok(())
 }
 
 /// Runs `work` on the database that the feed would follow.

@@ -3,7 +3,6 @@
 mod banner;
 mod secret_files;
 mod service;
-mod shutdown;
 mod workers;
 
 use std::net::SocketAddr;
@@ -31,8 +30,8 @@ use crate::commands::output;
 use crate::commands::seed::seed;
 use crate::commands::serve::banner::{Banner, Proposal};
 pub use crate::commands::serve::service::Service;
-use crate::commands::serve::shutdown::{Shutdown, ShutdownStage};
 use crate::commands::serve::workers::Workers;
+use crate::commands::shutdown::{Shutdown, ShutdownStage};
 use crate::config::{Config, ConfigError};
 use crate::feed::FirstOutcome;
 use crate::http::connection::serve_http;
@@ -314,7 +313,7 @@ fn print(text: &str) {
     }
 }
 
-fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
+pub(super) fn bind(address: SocketAddr, key: &str) -> anyhow::Result<TcpListener> {
     server::listen(address).with_context(|| format!("{key} = \"{address}\" can't be bound"))
 }
 

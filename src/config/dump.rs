@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use super::Config;
 use super::settings::{SECTIONS, SETTINGS};
 use super::tables::PropertyTable;
-use super::tables::PropertyValue::{Aliases, Children, Lookups, Owner};
+use super::tables::PropertyValue::{Aliases, Children, Lookups, Owner, Sink};
 
 /// A dump has these keys after the roles, other than the example file.
-const LAST: [&str; 7] = [
+const LAST: [&str; 8] = [
     "cache_control",
     "surrogate_key",
     "fields",
@@ -16,6 +16,7 @@ const LAST: [&str; 7] = [
     "by",
     "children",
     "lookups",
+    "sink",
 ];
 
 /// The configuration as TOML, with `***` in place of passwords, secrets and hashes; what is not set is left out.
@@ -39,6 +40,7 @@ pub fn dump(config: &Config) -> String {
     tables(&mut out, "auth.user", &mut config.auth.users);
     tables(&mut out, "auth.key", &mut config.auth.keys);
     tables(&mut out, "resource", &mut config.resources);
+    tables(&mut out, "dispatch", &mut config.dispatches);
     out
 }
 
@@ -61,6 +63,10 @@ fn table<T: PropertyTable>(out: &mut String, header: &str, definition: &mut T) {
                     line(out, format_args!("\n[{header}]"));
                     table(out, &header, owner);
                 }
+            }
+            Sink(sink) => {
+                line(out, format_args!("\n[{header}]"));
+                table(out, &header, sink);
             }
             Aliases(aliases) => tables(out, &header, aliases),
             Children(children) => tables(out, &header, children),

@@ -6,6 +6,7 @@ use super::Config;
 use super::settings::{Preset, SECTIONS, SETTINGS, Setting};
 use super::tables::PropertyTable;
 use crate::auth::config::{KeyDefinition, UserDefinition};
+use crate::dispatch::definition::{DispatchDefinition, SinkDefinition};
 use crate::resource::definition::{
     AliasDefinition, ChildDefinition, LookupDefinition, OwnerDefinition, ResourceDefinition,
 };
@@ -57,6 +58,8 @@ pub fn example() -> String {
     out.push_str(CHILD_OF_CHILD);
     out.push_str(&table::<LookupDefinition>("  ", "[[resource.lookups]]"));
     out.push_str(LOOKUP_OF_LOOKUP);
+    out.push_str(&table::<DispatchDefinition>("", "[[dispatch]]"));
+    out.push_str(&table::<SinkDefinition>("  ", "[dispatch.sink]"));
     out
 }
 
@@ -175,6 +178,8 @@ mod tests {
             keys::<LookupDefinition>(),
             keys::<UserDefinition>(),
             keys::<KeyDefinition>(),
+            keys::<DispatchDefinition>(),
+            keys::<SinkDefinition>(),
         ];
         for key in keys.concat() {
             assert!(shows(key), "{key}");
@@ -184,6 +189,8 @@ mod tests {
             "[[resource.by]]",
             "[[resource.children]]",
             "[[resource.lookups]]",
+            "[[dispatch]]",
+            "[dispatch.sink]",
         ] {
             assert!(text.contains(header), "{header}");
         }

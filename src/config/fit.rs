@@ -1,7 +1,7 @@
 //! Checks of several settings together.
 
 use super::places::Places;
-use super::{Config, access, url};
+use super::{Config, access, dispatch, url};
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::server::tls::Tls;
 
@@ -68,6 +68,7 @@ pub(super) fn check(config: &Config, places: &Places) -> Vec<Mistake> {
     }
     mistakes.extend(check_memory(config, places));
     mistakes.extend(access::check(config, places));
+    mistakes.extend(dispatch::check(config));
     mistakes
 }
 

@@ -29,6 +29,7 @@ pub(super) struct ConfigReader {
     /// Where `[[resource]]` belongs: the end of the file, if there is one.
     file_end: Option<Place>,
     has_resources: bool,
+    has_dispatches: bool,
     /// The file could not be read or is no TOML, so nothing is known of what it holds.
     is_file_unreadable: bool,
 }
@@ -42,6 +43,7 @@ impl ConfigReader {
             mistakes: Vec::new(),
             file_end: None,
             has_resources: false,
+            has_dispatches: false,
             is_file_unreadable: false,
         };
         for setting in &SETTINGS {
@@ -178,6 +180,14 @@ impl ConfigReader {
                 .get_ref()
                 .as_array()
                 .is_none_or(|items| !items.is_empty());
+        } else if name == "dispatch" {
+            let mut reader = TomlReader {
+                text,
+                mistakes: &mut self.mistakes,
+            };
+            let names = &mut UniqueNames::default();
+            self.config.dispatches = tables::read(Some(value), "dispatch", names, &mut reader);
+            self.has_dispatches = true;
         } else if is_section(name) {
             self.read_section(text, name, key, value);
         } else {
@@ -259,7 +269,7 @@ impl ConfigReader {
 
     /// Without resources those of the demo are used. Beside a file and a database URL that is a mistake.
     fn fill_in_resources(&mut self) {
-        if self.has_resources || self.is_file_unreadable {
+        if self.has_resources || self.has_dispatches || self.is_file_unreadable {
             return;
         }
         match self.file_end.take() {
@@ -297,7 +307,9 @@ fn unknown_setting(section: &str, key: &str) -> String {
         .filter(|(other, _)| *other == section)
         .map(|(_, key)| key);
     let sections = SECTIONS.iter().map(|section| section.name);
-    let tables = sections.chain(tables::PRINCIPALS).chain(["resource"]);
+    let tables = sections
+        .chain(tables::PRINCIPALS)
+        .chain(["resource", "dispatch"]);
     let here = tables.filter_map(|name| match name.rsplit_once('.') {
         Some((above, name)) => (above == section).then_some(name),
         None => (section.is_empty() && !name.is_empty()).then_some(name),

@@ -118,12 +118,16 @@ impl Setting {
     }
 }
 
-/// Every setting but `[[resource]]`, which is not a list of plain values.
-pub(super) const SETTINGS: [Setting; 73] = [
+/// Every setting but `[[resource]]` and `[[dispatch]]`, which are no lists of plain values.
+pub(super) const SETTINGS: [Setting; 74] = [
     default("listen", "127.0.0.1:8080", |c| Slot::Address(&mut c.listen))
         .help("The public address."),
     default("admin", "127.0.0.1:8081", |c| Slot::Address(&mut c.admin))
         .help("Health, metrics, status and purge; keep it off the public network."),
+    default("dispatch_admin", "127.0.0.1:8082", |c| {
+        Slot::Address(&mut c.dispatch_admin)
+    })
+    .help("The same of larder dispatch."),
     optional("hosts", "larder.internal", |c| {
         Slot::List(&mut c.hosts, &HOSTS)
     })

@@ -1,5 +1,5 @@
 //! The tables that are no sections: the one place that knows what `[[resource]]`, its owner, aliases, children and
-//! lookups, `[[auth.user]]` and `[[auth.key]]` contain.
+//! lookups, `[[auth.user]]` and `[[auth.key]]` contain. `config/dispatch.rs` has `[[dispatch]]`.
 //!
 //! Reading the file, suggestions for unknown keys, `config --example` and `config --dump` all walk
 //! [`PropertyTable::PROPERTIES`].
@@ -63,14 +63,18 @@ impl<T> Property<T> {
         }
     }
 
-    const fn commented(key: &'static str, example: &'static str, value: PropertyOf<T>) -> Self {
+    pub(super) const fn commented(
+        key: &'static str,
+        example: &'static str,
+        value: PropertyOf<T>,
+    ) -> Self {
         Self {
             is_set: false,
             ..Self::set(key, example, value)
         }
     }
 
-    const fn help(self, help: &'static str) -> Self {
+    pub(super) const fn help(self, help: &'static str) -> Self {
         Self { help, ..self }
     }
 }
@@ -382,7 +386,7 @@ impl PropertyTable for KeyDefinition {
     }
 }
 
-fn unset<T: Default>(place: &Place) -> Located<T> {
+pub(super) fn unset<T: Default>(place: &Place) -> Located<T> {
     Located {
         value: T::default(),
         place: place.clone(),

@@ -19,6 +19,7 @@ use jsonwebtoken::Algorithm;
 use super::url;
 use crate::auth::config::{MASK, SameSite, Secret};
 use crate::check::Ignored;
+use crate::dispatch::definition::{Delivery, IntervalFrom, SinkKind};
 use crate::feed::OnLoss;
 use crate::http::middleware::access_log::AccessLogFormat;
 use crate::unseen::is_unseen;
@@ -32,6 +33,17 @@ const ACCESS_LOG: [(&str, Option<AccessLogFormat>); 3] = [
 const ON_LOSS: [(&str, OnLoss); 2] = [
     ("bypass", OnLoss::Bypass),
     ("serve-stale", OnLoss::ServeStale),
+];
+const DELIVERY: [(&str, Delivery); 2] = [
+    ("at-least-once", Delivery::AtLeastOnce),
+    ("at-most-once", Delivery::AtMostOnce),
+];
+const INTERVAL_FROM: [(&str, IntervalFrom); 2] =
+    [("now", IntervalFrom::Now), ("due", IntervalFrom::Due)];
+const SINK: [(&str, SinkKind); 3] = [
+    ("http", SinkKind::Http),
+    ("stdout", SinkKind::Stdout),
+    ("discard", SinkKind::Discard),
 ];
 const SAME_SITE: [(&str, SameSite); 2] = [("strict", SameSite::Strict), ("none", SameSite::None)];
 /// Longer texts are cut where a message repeats them.
@@ -81,6 +93,20 @@ pub(super) enum Slot<'a> {
     JwksUrl(&'a mut Option<Secret>),
     /// Algorithms of signatures, in a list or between commas.
     Algorithms(&'a mut Vec<Algorithm>),
+    /// A human duration, where there is one.
+    OptionalDuration(&'a mut Option<Duration>, RangeInclusive<Duration>),
+    /// Human durations, in a list or between commas.
+    Durations(&'a mut Vec<Duration>, RangeInclusive<Duration>),
+    /// Texts that nothing shows, one alone or in a list.
+    Secrets(&'a mut Vec<Secret>),
+    /// `at-least-once` or `at-most-once`.
+    Delivery(&'a mut Delivery),
+    /// `now` or `due`.
+    IntervalFrom(&'a mut IntervalFrom),
+    /// `http`, `stdout` or `discard`.
+    SinkKind(&'a mut SinkKind),
+    /// Where requests are sent.
+    SinkUrl(&'a mut Option<Secret>),
 }
 
 /// What a list is of.
@@ -223,6 +249,7 @@ impl Slot<'_> {
         };
         match self {
             Slot::Duration(..)
+            | Slot::OptionalDuration(..)
             | Slot::Bytes(..)
             | Slot::Count(..)
             | Slot::Count32(..)
@@ -245,14 +272,10 @@ impl Slot<'_> {
                 url::check(text)?;
                 *at = Some(text.to_owned());
             }
-            Slot::Install(install) => *install = word(&INSTALL, text).ok_or_else(malformed)?,
-            Slot::AccessLog(format) => *format = word(&ACCESS_LOG, text).ok_or_else(malformed)?,
-            Slot::OnLoss(on_loss) => *on_loss = word(&ON_LOSS, text).ok_or_else(malformed)?,
-            Slot::SameSite(at) => *at = word(&SAME_SITE, text).ok_or_else(malformed)?,
             Slot::Flag(flag) => *flag = text.parse().map_err(|_| malformed())?,
-            Slot::Duration(at, bounds) => {
-                let read = humantime::parse_duration(text).map_err(|_| malformed())?;
-                *at = bounded(read, &bounds, text, show_duration)?;
+            Slot::Duration(at, bounds) => *at = duration(text, &bounds).ok_or_else(malformed)??,
+            Slot::OptionalDuration(at, bounds) => {
+                *at = Some(duration(text, &bounds).ok_or_else(malformed)??);
             }
             Slot::Bytes(at, bounds) => {
                 let ByteSize(read) = text.parse().map_err(|_| malformed())?;
@@ -270,22 +293,49 @@ impl Slot<'_> {
                 let read = text.parse().map_err(|_| malformed())?;
                 *at = bounded(read, &(0.0..=1.0), text, |share| share.to_string())?;
             }
-            Slot::List(at, of) => {
-                let texts = members(text).map(|text| (of.takes)(text).then(|| text.to_owned()));
-                *at = texts.collect::<Option<_>>().ok_or_else(malformed)?;
-            }
             Slot::Text(at) => *at = Some(text.to_owned()),
             Slot::Secret(at) => *at = Some(Secret::new(text)),
             Slot::JwksUrl(at) => {
                 url::check_protected(text)?;
                 *at = Some(Secret::new(text));
             }
-            Slot::Algorithms(at) => {
-                let names = members(text).map(str::parse);
-                *at = names.collect::<Result<_, _>>().map_err(|_| malformed())?;
+            Slot::SinkUrl(at) => {
+                url::check_http(text)?;
+                *at = Some(Secret::new(text));
             }
+            Slot::Durations(at, bounds) => {
+                let read =
+                    members(text).map(|text| duration(text, &bounds).ok_or_else(malformed)?);
+                *at = read.collect::<Result<_, _>>()?;
+            }
+            listed_or_word => listed_or_word.put_members(text).ok_or_else(malformed)?,
         }
         Ok(())
+    }
+
+    /// As [`Slot::put`], for one of some words or a list; `None` if `text` is something else.
+    fn put_members(self, text: &str) -> Option<()> {
+        match self {
+            Slot::Install(install) => *install = word(&INSTALL, text)?,
+            Slot::AccessLog(format) => *format = word(&ACCESS_LOG, text)?,
+            Slot::OnLoss(on_loss) => *on_loss = word(&ON_LOSS, text)?,
+            Slot::SameSite(at) => *at = word(&SAME_SITE, text)?,
+            Slot::Delivery(at) => *at = word(&DELIVERY, text)?,
+            Slot::IntervalFrom(at) => *at = word(&INTERVAL_FROM, text)?,
+            Slot::SinkKind(at) => *at = word(&SINK, text)?,
+            Slot::List(at, of) => {
+                let texts = members(text).map(|text| (of.takes)(text).then(|| text.to_owned()));
+                *at = texts.collect::<Option<_>>()?;
+            }
+            Slot::Algorithms(at) => {
+                let names = members(text).map(str::parse);
+                *at = names.collect::<Result<_, _>>().ok()?;
+            }
+            Slot::Secrets(at) => *at = members(text).map(Secret::new).collect(),
+            // The others are put one by one.
+            _ => return None,
+        }
+        Some(())
     }
 
     /// The text of a TOML value, if its type is one that this slot takes.
@@ -297,7 +347,11 @@ impl Slot<'_> {
             DeValue::Array(items)
                 if matches!(
                     self,
-                    Slot::List(..) | Slot::Algorithms(_) | Slot::Networks(_)
+                    Slot::List(..)
+                        | Slot::Algorithms(_)
+                        | Slot::Networks(_)
+                        | Slot::Durations(..)
+                        | Slot::Secrets(_)
                 ) =>
             {
                 let texts = items.iter().map(|item| item.get_ref().as_str());
@@ -312,7 +366,7 @@ impl Slot<'_> {
                 })
             }
             DeValue::String(text) if takes_string => Ok(Cow::Borrowed(text)),
-            _ if matches!(self, Slot::Secret(_)) => Err(ValueError::Type {
+            _ if matches!(self, Slot::Secret(_) | Slot::Secrets(_)) => Err(ValueError::Type {
                 expected: self.expected(),
                 found: "something else (not shown)".to_owned(),
             }),
@@ -356,6 +410,14 @@ impl Slot<'_> {
             Slot::Text(text) => toml_string(text.as_ref()?),
             Slot::Secret(secret) => toml_string(secret.as_ref().map(|_| MASK)?),
             Slot::JwksUrl(at) => toml_string(&url::masked_url(at.as_ref()?.expose())),
+            Slot::OptionalDuration(at, _) => toml_string(&show_duration(at.as_ref()?)),
+            Slot::Durations(at, _) => toml_list(at.iter().map(show_duration)),
+            Slot::Secrets(at) if at.is_empty() => return None,
+            Slot::Secrets(at) => toml_list(at.iter().map(|_| MASK)),
+            Slot::Delivery(at) => toml_string(word_of(&DELIVERY, at)),
+            Slot::IntervalFrom(at) => toml_string(word_of(&INTERVAL_FROM, at)),
+            Slot::SinkKind(at) => toml_string(word_of(&SINK, at)),
+            Slot::SinkUrl(at) => toml_string(&url::masked_url(at.as_ref()?.expose())),
             Slot::Algorithms(algorithms) if algorithms.is_empty() => return None,
             Slot::Algorithms(algorithms) => {
                 toml_list(algorithms.iter().map(|algorithm| format!("{algorithm:?}")))
@@ -382,6 +444,12 @@ impl Slot<'_> {
             Slot::Networks(_) => "addresses or networks such as [\"10.0.0.0/8\", \"fd00::/8\"]",
             Slot::Header(_) => "the value of a header",
             Slot::Text(_) | Slot::Secret(_) => "a string",
+            Slot::Secrets(_) => "a string, or a list of strings",
+            Slot::Durations(..) => "a list of durations such as [\"5s\", \"5m\"]",
+            Slot::Delivery(_) => "\"at-least-once\" or \"at-most-once\"",
+            Slot::IntervalFrom(_) => "\"now\" or \"due\"",
+            Slot::SinkKind(_) => "\"http\", \"stdout\" or \"discard\"",
+            Slot::SinkUrl(_) => "a URL such as \"https://worker.example/hook\"",
             Slot::JwksUrl(_) => "a URL such as \"https://login.example/.well-known/jwks.json\"",
             Slot::Algorithms(_) => "a list of algorithms such as [\"RS256\", \"ES256\"]",
             Slot::Url(_) => "a URL such as \"postgres://app@db.example/app\"",
@@ -390,13 +458,21 @@ impl Slot<'_> {
             Slot::OnLoss(_) => "\"bypass\" or \"serve-stale\"",
             Slot::SameSite(_) => "\"strict\" or \"none\"",
             Slot::Flag(_) => "true or false",
-            Slot::Duration(..) => "a duration with its unit such as \"50ms\" or \"30s\"",
+            Slot::Duration(..) | Slot::OptionalDuration(..) => {
+                "a duration with its unit such as \"50ms\" or \"30s\""
+            }
             Slot::Bytes(..) => "a size such as \"256MiB\"",
             Slot::Count(..) | Slot::Count32(..) => "a whole number",
             Slot::Share(_) => "a number such as 0.001",
             Slot::List(_, of) => of.expected,
         }
     }
+}
+
+/// A duration within `bounds`; `None` if `text` is none.
+fn duration(text: &str, bounds: &RangeInclusive<Duration>) -> Option<Result<Duration, ValueError>> {
+    let read = humantime::parse_duration(text).ok()?;
+    Some(bounded(read, bounds, text, show_duration))
 }
 
 /// The parts of a text between its commas; none of an empty text.

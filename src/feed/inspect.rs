@@ -12,6 +12,7 @@ use crate::feed::rights::{request_rights, rights};
 use crate::feed::schema::{MissingParts, missing_objects};
 use crate::feed::triggers::{self, MissingTriggers, read_installed};
 use crate::resource::Resource;
+use crate::resource::catalogue::Catalogue;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::source::SourceError;
 use crate::source::rights::{Right, lacking_of, types_of_filters};
@@ -29,6 +30,20 @@ pub struct Inspected {
     pub not_allowed: Vec<Lack>,
     /// Privileges that larder's role lacks, and that only indexes of filters need.
     pub not_needed: Vec<Lack>,
+}
+
+/// Checks `definitions` against the database behind `connection`, which is in a transaction that may be read only. Returns
+/// the outcome of each, in order, with the catalogue.
+///
+/// # Errors
+/// PostgreSQL can't be reached or refuses a statement.
+pub(crate) async fn read_resources(
+    connection: &mut PgConnection,
+    definitions: &[ResourceDefinition],
+    config: &FeedConfig,
+) -> Result<(Vec<Result<Arc<Resource>, Vec<Mistake>>>, Catalogue), SourceError> {
+    let inspection = Inspection::read_only(connection, definitions, config).await?;
+    Ok((inspection.resources, inspection.catalogue))
 }
 
 /// Something that is missing.

@@ -92,25 +92,28 @@ fn schema_rights(answers: bool) -> Vec<Right> {
     if answers {
         written.push("larder.answer".to_owned());
     }
-    let of_tables = |privilege: &str, of: &str| {
+    let names: Vec<String> = written.iter().map(|name| literal(name)).collect();
+    let names = names.join(", ");
+    // The tables of other commands may belong to another role.
+    let of_tables = |privilege: &str| {
         format!(
             "(select bool_and(has_table_privilege(asked.role, c.oid, {})) from pg_class c \
-             where c.relnamespace = to_regnamespace('larder') and c.relkind = 'r' {of})",
+             where c.relnamespace = to_regnamespace('larder') and c.relkind = 'r' \
+             and 'larder.' || c.relname in ({names}))",
             literal(privilege)
         )
     };
-    let names = TABLES.map(literal).join(", ");
     let functions = "larder.prune(interval, bigint), larder.snapshot(xid8, xid8[])";
     let rights = [
         usage(),
         in_schema(
             "select on all tables in schema larder".to_owned(),
-            of_tables("select", ""),
+            of_tables("select"),
         ),
         in_schema(
             format!("insert, update, delete on {}", written.join(", ")),
             ["insert", "update", "delete"]
-                .map(|privilege| of_tables(privilege, &format!("and c.relname in ({names})")))
+                .map(of_tables)
                 .join(" and "),
         ),
         in_schema(

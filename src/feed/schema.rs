@@ -10,12 +10,17 @@ use crate::source::SourceError;
 const SCHEMA_SQL: &str = include_str!("../../migrations/larder.sql");
 const LOG_SQL: &str = include_str!("../../migrations/log.sql");
 const ANSWER_SQL: &str = include_str!("../../migrations/answer.sql");
+/// The statements that create the tables of `larder dispatch`.
+pub(super) const DISPATCH_SQL: &str = include_str!("../../migrations/dispatch.sql");
 
 /// How long a definition stays in `larder.served` that no larder serves.
 const SERVED_DAYS: i32 = 30;
 
-/// The tables of the schema, except `answer`.
+/// The tables of the schema, except those that only some settings need.
 pub(super) const TABLES: [&str; 6] = ["change", "horizon", "epoch", "node", "logger", "served"];
+
+/// These: `answer` for `idempotency_keys`, the others for `larder dispatch`.
+pub(super) const OPTIONAL_TABLES: [&str; 4] = ["answer", "delivery", "dead_letter", "dispatch"];
 
 /// What [`TABLES_SQL`] returns for the log.
 const LOG_DESCRIPTION: &str =
@@ -280,6 +285,15 @@ pub(super) async fn delete_unreached(connection: &mut PgConnection) -> Result<bo
         .execute(connection)
         .await?;
     Ok(deleted.rows_affected() == UNREACHED_ROWS_MAX)
+}
+
+/// Whether the tables of `larder dispatch` exist.
+pub(super) async fn has_dispatch_tables(
+    connection: &mut PgConnection,
+) -> Result<bool, SourceError> {
+    let sql = "select count(to_regclass(name)) = 3 \
+               from unnest('{larder.delivery,larder.dead_letter,larder.dispatch}'::text[]) name";
+    Ok(sqlx::query_scalar(sql).fetch_one(connection).await?)
 }
 
 /// Begins an epoch of the log. Positions of an earlier epoch are not valid, so every larder invalidates all entries.

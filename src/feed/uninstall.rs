@@ -3,7 +3,7 @@
 use sqlx::postgres::PgConnection;
 
 use crate::feed::establish::EstablishError;
-use crate::feed::schema::{self, TABLES};
+use crate::feed::schema::{self, OPTIONAL_TABLES, TABLES};
 use crate::source::SourceError;
 
 /// Statements that remove all that larder added, for any configuration: each item is for a transaction of its own.
@@ -31,7 +31,7 @@ async fn statements_of_known(connection: &mut PgConnection) -> Result<Vec<String
              and p.proname not like 'log\\_%' \
              and p.proname not in ('token', 'prune', 'snapshot', 'plan_mark', 'row_security', 'version', 'guard_log', 'installed')) o",
     )
-    .bind(TABLES.iter().copied().chain(["answer"]).collect::<Vec<_>>())
+    .bind([&TABLES[..], &OPTIONAL_TABLES].concat())
     .fetch_one(&mut *connection)
     .await?;
     if let Some(others) = others {
@@ -60,7 +60,8 @@ async fn statements_of_known(connection: &mut PgConnection) -> Result<Vec<String
         "{}drop domain if exists larder.row_security_state;\n\
          drop function if exists larder.token(), larder.prune(interval, bigint), larder.snapshot(xid8, xid8[]), larder.plan_mark(), \
            larder.row_security(text), larder.version(), larder.installed;\n\
-         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.served, larder.answer;\n\
+         drop table if exists larder.change, larder.horizon, larder.epoch, larder.node, larder.logger, larder.served, larder.answer, \
+           larder.delivery, larder.dead_letter, larder.dispatch;\n\
          drop function if exists larder.guard_log();\n\
          drop schema if exists larder;\n",
         functions.unwrap_or_default(),

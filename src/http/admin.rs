@@ -1,6 +1,7 @@
 //! The admin address: the dashboard and what it shows, health, readiness, metrics, purge. Never on the public address.
 
 mod dashboard;
+pub mod dispatch;
 mod faults;
 pub mod history;
 pub mod shared;

@@ -97,7 +97,7 @@ pub enum KeyType {
 ///
 /// # Errors
 /// If the column can't be a part of a key, the end of a sentence about it.
-pub(super) fn key_type(column: &Column) -> Result<KeyType, String> {
+pub(crate) fn key_type(column: &Column) -> Result<KeyType, String> {
     if column.is_virtual {
         return Err("is a virtual generated column, whose value triggers do not see".into());
     }
@@ -247,7 +247,7 @@ const DEFAULT_COLLATION: u32 = 100;
 
 impl KeyColumn {
     /// A column of a table as a part of a key.
-    pub(super) fn new(column: &Column, key_type: KeyType) -> Self {
+    pub(crate) fn new(column: &Column, key_type: KeyType) -> Self {
         Self {
             name: column.name.clone(),
             key_type,

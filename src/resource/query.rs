@@ -48,18 +48,42 @@ pub(super) fn documents_of_rows_sql(
     kept: &KeptColumns<'_>,
     row_security: Option<&RowSecurity>,
 ) -> ProvedSql {
-    let mut tables = 0;
-    // offset 0 prevents the planner from copying the expression of the document into both places that use it.
     ProvedSql::new(&format!(
-        "select null::text as key, {PROOF} as document union all \
-         select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document \
-         from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
-         then record_send(r.document) end as document \
-         from (select {key} as key, {document} as document from {from} offset 0) r offset 0) d{unchanged}",
-        key = canonical_key_sql(&key.columns, "t0"),
-        document = row_sql(root, &kept.sql("t0"), "t0", &mut tables),
+        "select null::text as key, {PROOF} as document union all {documents}{unchanged}",
+        documents = limited_documents_sql(from, bound, key, root, kept, &[]),
         unchanged = unchanged_sql(row_security),
     ))
+}
+
+/// SQL for the keys and records of the rows of `from`, and for each of the values `more` of such a row. A record of more
+/// bytes than parameter `bound` says is null.
+pub(super) fn limited_documents_sql(
+    from: &str,
+    bound: usize,
+    key: &KeyShape,
+    root: &Row,
+    kept: &KeptColumns<'_>,
+    more: &[String],
+) -> String {
+    let mut tables = 0;
+    let named = more.iter().enumerate();
+    let named = named.map(|(number, value)| format!(", {value} as m{number}"));
+    let of = |alias: &str| {
+        let names = (0..more.len()).map(|number| format!(", {alias}.m{number}"));
+        names.collect::<String>()
+    };
+    // offset 0 prevents the planner from copying the expression of the document into both places that use it.
+    format!(
+        "select d.key, case when octet_length(d.document) <= ${bound} then d.document end as document{of_d} \
+         from (select r.key, case when pg_column_size(r.document) / {IN_MEMORY} <= ${bound} \
+         then record_send(r.document) end as document{of_r} \
+         from (select {key} as key, {document} as document{named} from {from} offset 0) r offset 0) d",
+        of_d = of("d"),
+        of_r = of("r"),
+        key = canonical_key_sql(&key.columns, "t0"),
+        document = row_sql(root, &kept.sql("t0"), "t0", &mut tables),
+        named = named.collect::<String>(),
+    )
 }
 
 /// SQL for the canonical keys of those of the keys in `$1, $2, …` that have a document.

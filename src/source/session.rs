@@ -267,6 +267,27 @@ impl Database {
         self.open(&settings, StepTimeout::Unbounded).await
     }
 
+    /// Opens a connection of `larder dispatch`: one that writes, which the server ends if it hears nothing of the process for
+    /// `takeover`.
+    ///
+    /// # Errors
+    /// As [`Database::connect`].
+    pub(crate) async fn connect_for_dispatch(
+        &self,
+        takeover: Duration,
+    ) -> Result<PgConnection, SourceError> {
+        let settings = Settings::for_dispatch(self.statement_timeout, takeover);
+        let (mut connection, _) = self.open_direct(&settings, StepTimeout::Short).await?;
+        // It has no effect on a Unix socket, where it can't be read back. A stronger level of the role stays.
+        let set = format!(
+            "set tcp_user_timeout = {}; select set_config('synchronous_commit', 'on', false) \
+             where current_setting('synchronous_commit') in ('off', 'local', 'remote_write')",
+            takeover.as_millis()
+        );
+        raw_sql(AssertSqlSafe(set)).execute(&mut connection).await?;
+        Ok(connection)
+    }
+
     /// The connection options for LISTEN, without the settings of statements, for the host that the last connection was
     /// opened to.
     pub fn listener_options(&self) -> PgConnectOptions {

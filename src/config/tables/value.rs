@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::http::{HeaderName, HeaderValue};
 use toml::de::DeValue;
 
 use crate::auth::config::{MASK, Secret};
@@ -9,7 +10,8 @@ use crate::auth::passwords;
 use crate::config::names::{self, UniqueNames};
 use crate::config::tables::{PropertyTable, read, read_table};
 use crate::config::text::{TomlReader, TomlValue, bare_or_quoted, dotted};
-use crate::config::value::{describe, echo, toml_list, toml_string};
+use crate::config::value::{Slot, describe, echo, toml_list, toml_string};
+use crate::dispatch::definition::SinkDefinition;
 use crate::resource::definition::{
     AliasDefinition, ChildDefinition, FieldDefinition, Located, LookupDefinition, OwnerDefinition,
     Tiers,
@@ -73,6 +75,20 @@ pub(in crate::config) enum PropertyValue<'a> {
     Children(&'a mut Vec<ChildDefinition>),
     /// Tables of their own.
     Lookups(&'a mut Vec<LookupDefinition>),
+    /// The name of a dispatch, which no other has.
+    DispatchName(&'a mut Located<String>),
+    /// A value that a setting may have, too.
+    Setting(Slot<'a>),
+    /// A table, not required.
+    OptionalRelation(&'a mut Option<Located<String>>),
+    /// The name of a resource; whether there is one is checked once all are read.
+    OptionalName(&'a mut Option<Located<String>>),
+    /// An SQL expression; whether it fits the table is for PostgreSQL to say.
+    Expression(&'a mut Option<Located<String>>),
+    /// `{ name = "value" }`: headers, whose values are not shown.
+    Headers(&'a mut BTreeMap<String, Secret>),
+    /// A table of its own.
+    Sink(&'a mut SinkDefinition),
 }
 
 impl PropertyValue<'_> {
@@ -83,6 +99,7 @@ impl PropertyValue<'_> {
             Self::ResourceName(_)
                 | Self::FieldName(_)
                 | Self::AliasName(_)
+                | Self::DispatchName(_)
                 | Self::PrincipalName(_)
                 | Self::Relation(_)
                 | Self::Column(_)
@@ -90,6 +107,8 @@ impl PropertyValue<'_> {
                 | Self::JoinColumns(_)
                 | Self::Password(_)
                 | Self::KeyHash(_)
+                | Self::Sink(_)
+                | Self::Setting(Slot::SinkKind(_))
         )
     }
 
@@ -98,7 +117,8 @@ impl PropertyValue<'_> {
         match self {
             Self::ResourceName(at) => put(at, input.resource_name()),
             Self::FieldName(at) => put(at, input.field_name()),
-            Self::AliasName(at) => put(at, input.alias_name()),
+            Self::AliasName(at) => put(at, input.segment("alias")),
+            Self::DispatchName(at) => put(at, input.segment("dispatch")),
             Self::PrincipalName(at) => put(at, input.principal_name()),
             Self::Column(at) => put(at, input.column()),
             Self::OptionalColumn(at) => *at = input.column(),
@@ -122,6 +142,12 @@ impl PropertyValue<'_> {
             Self::Aliases(at) => *at = input.aliases(),
             Self::Children(at) => *at = input.tables(),
             Self::Lookups(at) => *at = input.tables(),
+            Self::Setting(slot) => input.setting(slot),
+            Self::OptionalRelation(at) => *at = input.relation(),
+            Self::OptionalName(at) => *at = input.string(),
+            Self::Expression(at) => *at = input.expression(),
+            Self::Headers(at) => *at = input.headers(),
+            Self::Sink(at) => put(at, input.table()),
         }
     }
 
@@ -131,10 +157,20 @@ impl PropertyValue<'_> {
             Self::ResourceName(at)
             | Self::FieldName(at)
             | Self::AliasName(at)
+            | Self::DispatchName(at)
             | Self::Relation(at)
             | Self::Column(at)
             | Self::Claim(at) => toml_string(&at.value),
-            Self::OptionalColumn(at) => toml_string(&at.as_ref()?.value),
+            Self::OptionalColumn(at)
+            | Self::OptionalRelation(at)
+            | Self::OptionalName(at)
+            | Self::Expression(at) => toml_string(&at.as_ref()?.value),
+            Self::Setting(slot) => slot.show()?,
+            Self::Headers(at) if at.is_empty() => return None,
+            Self::Headers(at) => {
+                let mask = MASK.to_owned();
+                inline_table(at.keys().map(|name| (name, &mask)))
+            }
             Self::Flag(at) => at.value.to_string(),
             Self::Claims(at) if at.is_empty() => return None,
             Self::Claims(at) => inline_table(at.iter()),
@@ -158,7 +194,11 @@ impl PropertyValue<'_> {
                 let fields = at.as_ref()?.iter();
                 inline_table(fields.map(|field| (&field.column.value, &field.name.value)))
             }
-            Self::Owner(_) | Self::Aliases(_) | Self::Children(_) | Self::Lookups(_) => {
+            Self::Owner(_)
+            | Self::Aliases(_)
+            | Self::Children(_)
+            | Self::Lookups(_)
+            | Self::Sink(_) => {
                 return None;
             }
         })
@@ -213,10 +253,11 @@ impl Input<'_, '_> {
         Some(name)
     }
 
-    fn alias_name(&mut self) -> Option<Located<String>> {
+    /// The name of something that is a `what`.
+    fn segment(&mut self, what: &str) -> Option<Located<String>> {
         let name = self.string()?;
         names::check_segment(&name, "name", self.reader);
-        self.names.claim(&name, "alias", self.reader);
+        self.names.claim(&name, what, self.reader);
         Some(name)
     }
 
@@ -259,6 +300,48 @@ impl Input<'_, '_> {
             self.refuse("expected an SQL condition such as \"deleted_at is null\"");
         }
         Some(condition)
+    }
+
+    fn expression(&mut self) -> Option<Located<String>> {
+        let expression = self.string()?;
+        if expression.value.trim().is_empty() || expression.value.contains('\0') {
+            self.refuse("expected an SQL expression such as \"now() + retry_after\"");
+        }
+        Some(expression)
+    }
+
+    fn setting(&mut self, slot: Slot<'_>) {
+        let text = slot.text_of(self.value.get_ref());
+        if let Err(error) = text.and_then(|text| slot.put(&text)) {
+            self.refuse(error.to_string());
+        }
+    }
+
+    fn headers(&mut self) -> BTreeMap<String, Secret> {
+        let mut headers = BTreeMap::new();
+        let DeValue::Table(entries) = self.value.get_ref() else {
+            self.refuse("expected { name = \"value\" }, found something else (not shown)");
+            return headers;
+        };
+        for (key, value) in entries {
+            let (name, path) = (key.get_ref(), dotted(self.path, key.get_ref()));
+            let text = value.get_ref().as_str();
+            let is_sent = text.is_some_and(|text| {
+                HeaderName::from_bytes(name.as_bytes()).is_ok()
+                    && HeaderValue::from_str(text).is_ok()
+            });
+            match text.filter(|_| is_sent) {
+                Some(text) => {
+                    headers.insert(name.to_string(), Secret::new(text));
+                }
+                None => {
+                    let message =
+                        "expected the name of a header and its value, a string (not shown)";
+                    self.reader.refuse(key.span().start, path, message);
+                }
+            }
+        }
+        headers
     }
 
     fn columns(&mut self) -> Option<Located<Vec<String>>> {

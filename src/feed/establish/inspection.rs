@@ -38,7 +38,7 @@ pub(in crate::feed) type CheckedResource = Result<Arc<Resource>, Vec<Mistake>>;
 pub(in crate::feed) struct Inspection {
     /// In the order of the configuration.
     pub(in crate::feed) resources: Vec<CheckedResource>,
-    pub(super) catalogue: Catalogue,
+    pub(in crate::feed) catalogue: Catalogue,
     /// The loggers that the fitting resources need.
     pub(in crate::feed) loggers: Vec<Logger>,
 }

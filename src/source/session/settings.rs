@@ -124,6 +124,19 @@ impl Settings {
         settings
     }
 
+    /// For `larder dispatch`: the server ends a session of which it hears nothing for `takeover`.
+    pub(super) fn for_dispatch(statement_timeout: Duration, takeover: Duration) -> Self {
+        let mut settings = Self::for_writes(statement_timeout);
+        let milliseconds = |duration: Duration| duration.as_millis().to_string();
+        let (takeover, check) = (milliseconds(takeover), milliseconds(takeover / 5));
+        settings.add([
+            ("idle_session_timeout", &*takeover),
+            ("idle_in_transaction_session_timeout", &takeover),
+            ("client_connection_check_interval", &check),
+        ]);
+        settings
+    }
+
     /// For the feed and for installing.
     pub(super) fn for_feed(more: &[(&'static str, &str)]) -> Self {
         let mut settings = Self::common();

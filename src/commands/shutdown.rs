@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 /// How far stopping has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ShutdownStage {
+pub(in crate::commands) enum ShutdownStage {
     /// It has not begun.
     Serving,
     /// `/readyz` is 503, and requests are served as before.
@@ -33,7 +33,7 @@ impl ShutdownStage {
 
 /// The stage of this process, shared by all that wait for one.
 #[derive(Clone)]
-pub(super) struct Shutdown {
+pub(in crate::commands) struct Shutdown {
     stage: watch::Sender<ShutdownStage>,
     delay: Duration,
 }
@@ -41,7 +41,7 @@ pub(super) struct Shutdown {
 impl Shutdown {
     /// Handles SIGTERM and SIGINT from now on. Only SIGTERM begins with `delay`: no load balancer waits for what a terminal
     /// interrupts.
-    pub(super) fn by_signals(delay: Duration) -> anyhow::Result<Self> {
+    pub(in crate::commands) fn by_signals(delay: Duration) -> anyhow::Result<Self> {
         let shutdown = Self {
             stage: watch::channel(ShutdownStage::Serving).0,
             delay,
@@ -64,7 +64,10 @@ impl Shutdown {
     }
 
     /// Ends once `stage`, or a later one, is reached.
-    pub(super) fn reached(&self, stage: ShutdownStage) -> impl Future<Output = ()> + use<> {
+    pub(in crate::commands) fn reached(
+        &self,
+        stage: ShutdownStage,
+    ) -> impl Future<Output = ()> + use<> {
         let mut current = self.stage.subscribe();
         async move {
             // A sender lives as long as signals are handled.
@@ -73,13 +76,18 @@ impl Shutdown {
     }
 
     /// Begins the drain, if it has not begun.
-    pub(super) fn drain(&self) {
+    pub(in crate::commands) fn drain(&self) {
         self.stage
             .send_modify(|stage| *stage = (*stage).max(ShutdownStage::Draining));
     }
 
+    /// Ends all waiting.
+    pub(in crate::commands) fn end(&self) {
+        self.stage.send_replace(ShutdownStage::Ending);
+    }
+
     /// Waits until the delay is over or a signal ends it; then the drain begins.
-    pub(super) async fn delay(&self) {
+    pub(in crate::commands) async fn delay(&self) {
         if *self.stage.borrow() >= ShutdownStage::Draining {
             return;
         }

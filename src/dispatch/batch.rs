@@ -1,0 +1,309 @@
+//! Due rows as they are matched, and as elements of requests.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use ring::digest::{SHA256, digest};
+use sqlx::postgres::{PgConnection, PgRow};
+use sqlx::{AssertSqlSafe, Row, ValueRef, raw_sql};
+use tokio::time::Instant;
+
+use crate::dispatch::lease::LeasedConnection;
+use crate::dispatch::slots::Position;
+use crate::resource::document::RenderError;
+use crate::resource::due::DueRows;
+use crate::resource::key::key_parts;
+use crate::source::SourceError;
+
+/// The rows of the first piece of a batch.
+const PIECE_ROWS: usize = 16;
+/// The most rows of a piece.
+const PIECE_ROWS_MAX: usize = 1_000;
+/// The bytes that a piece should have: a server that sends a piece to a stopped process must not hang, so it has to fit the
+/// buffers of the sockets.
+const PIECE_BYTES: usize = 32 << 10;
+
+/// Hexadecimal digits of an id.
+const ID_DIGITS: usize = 32;
+
+/// A row that is due.
+#[derive(Clone, Debug)]
+pub(super) struct DueRow {
+    /// The canonical text of its key.
+    pub(super) key: String,
+    /// Its due moment, as PostgreSQL writes it.
+    pub(super) due: String,
+    /// The due moment before the first attempt.
+    pub(super) first_due: String,
+    /// The number of the next attempt, from 1.
+    pub(super) attempt: i32,
+    /// The id, the same at each attempt.
+    pub(super) id: String,
+    /// `{"id":…,"attempt":…,"due":…,"row":{…}}`
+    pub(super) element: Bytes,
+    /// Why it can't be sent, whatever the sink.
+    pub(super) fault: Option<String>,
+}
+
+/// How much is matched at a time.
+pub(super) struct MatchBounds {
+    /// The most rows.
+    pub(super) rows: usize,
+    /// No piece is begun after this time.
+    pub(super) time: Duration,
+    /// The longest JSON of a row.
+    pub(super) document_bytes: usize,
+}
+
+/// Matches due rows of a slot, `after` a position. Returns whether there are no more.
+///
+/// # Errors
+/// PostgreSQL can't be reached or refuses a statement.
+pub(super) async fn match_rows(
+    connection: &mut LeasedConnection,
+    rows: &DueRows,
+    slot: &[String],
+    after: Option<&Position>,
+    bounds: &MatchBounds,
+) -> Result<(Vec<DueRow>, bool), SourceError> {
+    let began = Instant::now();
+    let declaring =
+        connection.run(async |connection| declare(connection, rows, slot, after, bounds).await);
+    declaring.await?;
+    let mut matched = Vec::new();
+    let (mut piece, mut bytes) = (PIECE_ROWS, 0);
+    let is_end = loop {
+        let fetch = format!("fetch forward {piece} from larder_match");
+        let fetching = connection.run(async |connection| {
+            Ok(sqlx::query(AssertSqlSafe(fetch))
+                .fetch_all(connection)
+                .await?)
+        });
+        let fetched = fetching.await?;
+        for row in &fetched {
+            bytes += record(row)?.map_or(0, <[u8]>::len);
+            matched.push(due_row(rows, row, bounds.document_bytes)?);
+        }
+        if fetched.len() < piece {
+            break matched.len() < bounds.rows;
+        }
+        if began.elapsed() > bounds.time {
+            break false;
+        }
+        piece = piece_rows(matched.len(), bytes);
+    };
+    let ending = connection.run(async |connection| {
+        raw_sql("commit").execute(connection).await?;
+        Ok(())
+    });
+    ending.await?;
+    Ok((matched, is_end))
+}
+
+/// Begins a transaction with the cursor of a match.
+async fn declare(
+    connection: &mut PgConnection,
+    rows: &DueRows,
+    slot: &[String],
+    after: Option<&Position>,
+    bounds: &MatchBounds,
+) -> Result<(), SourceError> {
+    raw_sql("begin").execute(&mut *connection).await?;
+    let declare = format!(
+        "declare larder_match no scroll cursor for {}",
+        rows.match_sql(after.is_some())
+    );
+    let record_bytes_max = rows
+        .resource
+        .template
+        .record_bytes_max(bounds.document_bytes);
+    let mut query = sqlx::query(AssertSqlSafe(declare));
+    for value in slot {
+        query = query.bind(value);
+    }
+    query = query
+        .bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX))
+        .bind(i64::try_from(bounds.rows).unwrap_or(i64::MAX));
+    if let Some(Position { due, key }) = after {
+        if rows.is_due_indexed {
+            query = query.bind(due);
+        }
+        for part in key_parts(key, rows.resource.key.columns.len()) {
+            query = query.bind(part.into_owned());
+        }
+    }
+    query.execute(connection).await?;
+    Ok(())
+}
+
+/// The rows of the next piece: a power of two, so that few statements are prepared.
+fn piece_rows(rows: usize, bytes: usize) -> usize {
+    let fitting = PIECE_BYTES / (bytes / rows.max(1)).max(1);
+    let fitting = fitting.clamp(1, PIECE_ROWS_MAX);
+    1 << fitting.ilog2()
+}
+
+fn record(row: &PgRow) -> Result<Option<&[u8]>, SourceError> {
+    let record = row.try_get_raw(1)?;
+    if record.is_null() {
+        return Ok(None);
+    }
+    Ok(Some(row.try_get(1)?))
+}
+
+fn due_row(rows: &DueRows, row: &PgRow, document_bytes_max: usize) -> Result<DueRow, SourceError> {
+    let (key, due): (String, String) = (row.try_get(0)?, row.try_get(2)?);
+    let (first_due, due_json): (String, String) = (row.try_get(3)?, row.try_get(4)?);
+    let attempt = row.try_get::<i32, _>(5)?.saturating_add(1);
+    let id = id(&rows.dispatch, &key, &first_due);
+    let mut json = Vec::new();
+    let fault = match record(row)? {
+        None => Some("the row is longer than document_max".to_owned()),
+        Some(record) => {
+            match rows
+                .resource
+                .template
+                .render(record, document_bytes_max, &mut json)
+            {
+                Ok(()) => None,
+                // A column has another type by now.
+                Err(error @ RenderError::Type(_)) => {
+                    return Err(SourceError::Altered(error.to_string()));
+                }
+                Err(error) => Some(error.to_string()),
+            }
+        }
+    };
+    let document = if fault.is_some() {
+        "null"
+    } else {
+        std::str::from_utf8(&json).unwrap_or("null")
+    };
+    let element =
+        format!(r#"{{"id":"{id}","attempt":{attempt},"due":{due_json},"row":{document}}}"#);
+    Ok(DueRow {
+        key,
+        due,
+        first_due,
+        attempt,
+        id,
+        element: element.into(),
+        fault,
+    })
+}
+
+/// The id of a delivery: the same at each attempt, and another one for each due moment that the application sets.
+fn id(dispatch: &str, key: &str, first_due: &str) -> String {
+    let hash = digest(
+        &SHA256,
+        format!("{dispatch}\0{key}\0{first_due}").as_bytes(),
+    );
+    hex(hash.as_ref(), "msg_")
+}
+
+/// The id of a request with these rows.
+pub(super) fn request_id(ids: &[&str]) -> String {
+    match ids {
+        [id] => (*id).to_owned(),
+        ids => hex(digest(&SHA256, ids.join("\0").as_bytes()).as_ref(), "msgs_"),
+    }
+}
+
+fn hex(bytes: &[u8], prefix: &str) -> String {
+    let mut text = prefix.to_owned();
+    for byte in bytes.iter().take(ID_DIGITS / 2) {
+        // Writing to a string can't fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// Divides `rows` into requests of at most `rows_max` rows and `bytes_max` bytes. A retry is alone, so that it fails no other
+/// row.
+pub(super) fn divide(rows: Vec<DueRow>, rows_max: usize, bytes_max: u64) -> Vec<Vec<DueRow>> {
+    let bytes_max = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+    let mut requests: Vec<Vec<DueRow>> = Vec::new();
+    let (mut bytes, mut is_open) = (0, false);
+    for row in rows {
+        let length = row.element.len() + 1;
+        let fits = is_open && bytes + length <= bytes_max;
+        match requests
+            .last_mut()
+            .filter(|request| fits && request.len() < rows_max && row.attempt == 1)
+        {
+            Some(request) => {
+                bytes += length;
+                request.push(row);
+            }
+            None => {
+                (bytes, is_open) = (length, row.attempt == 1);
+                requests.push(vec![row]);
+            }
+        }
+    }
+    requests
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(attempt: i32, bytes: usize) -> DueRow {
+        DueRow {
+            key: String::new(),
+            due: String::new(),
+            first_due: String::new(),
+            attempt,
+            id: String::new(),
+            element: vec![b' '; bytes].into(),
+            fault: None,
+        }
+    }
+
+    fn sizes(rows: &[(i32, usize)], rows_max: usize, bytes_max: u64) -> Vec<usize> {
+        let rows = rows.iter().map(|(attempt, bytes)| row(*attempt, *bytes));
+        let requests = divide(rows.collect(), rows_max, bytes_max);
+        requests.iter().map(Vec::len).collect()
+    }
+
+    #[test]
+    fn requests_have_as_many_rows_as_they_may() {
+        assert_eq!(sizes(&[(1, 10); 7], 3, 1_000), [3, 3, 1]);
+        assert_eq!(sizes(&[(1, 10); 5], 100, 22), [2, 2, 1]);
+        assert_eq!(
+            sizes(&[(1, 10), (1, 5_000), (1, 10)], 100, 1_000),
+            [1, 1, 1]
+        );
+        assert!(sizes(&[], 3, 1_000).is_empty());
+    }
+
+    #[test]
+    fn retries_are_alone() {
+        let rows = [(1, 10), (2, 10), (1, 10), (1, 10), (3, 10), (3, 10)];
+        assert_eq!(sizes(&rows, 100, 1_000), [1, 1, 2, 1, 1]);
+    }
+
+    #[test]
+    fn ids_differ_by_dispatch_key_and_moment() {
+        let ids = [
+            id("a", "1", "x"),
+            id("b", "1", "x"),
+            id("a", "2", "x"),
+            id("a", "1", "y"),
+        ];
+        for (place, one) in ids.iter().enumerate() {
+            assert_eq!(one.len(), "msg_".len() + ID_DIGITS);
+            assert!(ids[..place].iter().all(|other| other != one));
+        }
+        assert_eq!(request_id(&["one"]), "one");
+        assert_ne!(request_id(&["one", "two"]), request_id(&["two", "one"]));
+    }
+
+    #[test]
+    fn pieces_fit_the_buffers() {
+        for (rows, bytes, piece) in [(16, 16 * 300, 64), (16, 0, 512), (16, 16 << 20, 1)] {
+            assert_eq!(piece_rows(rows, bytes), piece, "{bytes}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What `/status` of `larder dispatch` shows.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::Serialize;
+use sqlx::postgres::PgConnection;
+use sqlx::{Connection, Row};
+use tokio::time::Instant;
+
+use crate::dispatch::breaker::BreakerState;
+use crate::dispatch::{Dispatch, letters};
+use crate::source::SourceError;
+
+/// The longest time that the database may take.
+const READ_MAX: Duration = Duration::from_secs(5);
+
+/// The shortest time between two reads.
+const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// The table with its partitions: updates and those that were HOT, dead rows, and the oldest snapshot that keeps dead rows.
+const TABLE_SQL: &str = "\
+    select coalesce(sum(s.n_tup_upd), 0)::int8, coalesce(sum(s.n_tup_hot_upd), 0)::int8, coalesce(sum(s.n_dead_tup), 0)::int8, \
+      (select extract(epoch from now() - min(a.xact_start))::float8 from pg_stat_activity a \
+       where a.backend_xmin is not null and a.pid <> pg_backend_pid()) \
+    from pg_stat_user_tables s where s.relid::int8 = $1 or s.relid in (select i.relid from pg_partition_tree($1::oid::regclass) i)";
+
+/// One dispatch.
+#[derive(Debug, Serialize)]
+pub struct DispatchStatus {
+    name: String,
+    /// An operator has paused it.
+    paused: bool,
+    breaker: BreakerState,
+    /// The sink has answered that it will never take anything again.
+    gone: bool,
+    /// Slots that this process works on.
+    slots: usize,
+    /// How long the oldest row that the last poll saw has been due. Always 0 without an index on the due moment.
+    lag_seconds: f64,
+    /// Whether an index has the due moment after the columns of the partition.
+    due_indexed: bool,
+    /// Rows that were delivered since the start.
+    delivered: u64,
+    /// Of all processes; absent if the database does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    database: Option<TableStatus>,
+}
+
+/// What the database knows.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct TableStatus {
+    dead_letters: i64,
+    /// The part of all updates that changed no index.
+    hot_share: Option<f64>,
+    dead_rows: i64,
+    /// How long the oldest transaction has been open whose snapshot keeps dead rows.
+    oldest_snapshot_seconds: Option<f64>,
+}
+
+impl Dispatch {
+    /// Whether it will never send anything again.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::Relaxed)
+    }
+
+    /// How the dispatch is.
+    pub async fn status(&self) -> DispatchStatus {
+        let name = self.name();
+        DispatchStatus {
+            paused: self.is_paused.load(Ordering::Relaxed),
+            breaker: self.breaker.state(),
+            slots: self.slots.worked(),
+            lag_seconds: self.metrics.lag.with_label_values(&[name]).get(),
+            due_indexed: self.rows().is_due_indexed,
+            delivered: self
+                .metrics
+                .rows
+                .with_label_values(&[name, "delivered"])
+                .get(),
+            database: self.recent_table_status().await,
+            gone: self.is_gone.load(Ordering::Relaxed),
+            name: name.to_owned(),
+        }
+    }
+
+    /// Reads what the database knows, at most once a second.
+    async fn recent_table_status(&self) -> Option<TableStatus> {
+        let mut recent = self.table_status.lock().await;
+        match &*recent {
+            Some((at, status)) if at.elapsed() < READ_PAUSE => status.clone(),
+            _ => {
+                let read = tokio::time::timeout(READ_MAX, self.table_status()).await;
+                let status = read.ok().and_then(Result::ok);
+                *recent = Some((Instant::now(), status.clone()));
+                status
+            }
+        }
+    }
+
+    async fn table_status(&self) -> Result<TableStatus, SourceError> {
+        let mut connection = self.setup.connect().await?;
+        let counts = letters::count(&mut connection).await?;
+        let dead_letters = counts.into_iter().find(|(name, _)| name == self.name());
+        let oid = i64::from(self.rows().resource.root.table.oid);
+        let row = sqlx::query(TABLE_SQL)
+            .bind(oid)
+            .fetch_one(&mut connection)
+            .await?;
+        let (updates, hot): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+        let status = TableStatus {
+            dead_letters: dead_letters.map_or(0, |(_, count)| count),
+            hot_share: (updates > 0).then(|| hot as f64 / updates as f64),
+            dead_rows: row.try_get(2)?,
+            oldest_snapshot_seconds: row.try_get(3)?,
+        };
+        connection.close().await?;
+        Ok(status)
+    }
+
+    /// Stops or continues the dispatch of all processes, also after a restart.
+    ///
+    /// # Errors
+    /// PostgreSQL can't be reached or refuses the statement.
+    pub async fn set_paused(&self, is_paused: bool) -> Result<(), SourceError> {
+        let _one_at_a_time = self.table_status.lock().await;
+        let mut connection: PgConnection = self.setup.connect().await?;
+        let sql = "insert into larder.dispatch (name, is_paused) values ($1, $2) \
+                   on conflict (name) do update set is_paused = excluded.is_paused";
+        sqlx::query(sql)
+            .bind(self.name())
+            .bind(is_paused)
+            .execute(&mut connection)
+            .await?;
+        self.is_paused.store(is_paused, Ordering::Relaxed);
+        connection.close().await?;
+        Ok(())
+    }
+}

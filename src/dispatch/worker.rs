@@ -1,0 +1,621 @@
+//! A worker: locks a slot, matches its due rows, and has them sent and rescheduled.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval_at, sleep};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::dispatch::batch::{DueRow, MatchBounds, divide, match_rows};
+use crate::dispatch::definition::Delivery;
+use crate::dispatch::lease::{Lease, LeasedConnection};
+use crate::dispatch::letters;
+use crate::dispatch::settlement::{Fate, Settled, Settlement, Settler, element_text};
+use crate::dispatch::sink::Answer;
+use crate::dispatch::slots::{Position, Slot};
+use crate::dispatch::{Dispatch, ERROR_PAUSE};
+use crate::resource::due::DueRows;
+use crate::source::SourceError;
+
+/// Delivered rows are rescheduled after this time, also while others of their batch are in flight.
+const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The pause before rows that other transactions have locked are tried again.
+const LOCKED_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often the pause after an error is doubled at most.
+const ERROR_DOUBLINGS: u32 = 5;
+
+/// How long PostgreSQL is waited for if rows were taken and not sent.
+const RECONNECT_MAX: Duration = Duration::from_secs(60);
+
+/// With a rate, a batch has the rows of so many seconds.
+const RATE_SECONDS: usize = 5;
+
+/// The shares of a retry's pause by which it is shorter or longer, so that rows which failed together are not tried together.
+const JITTER: f64 = 0.2;
+
+/// What a request came to.
+struct Attempted {
+    rows: Vec<DueRow>,
+    /// `None`: it was not sent.
+    answer: Option<Answer>,
+}
+
+/// Works on slots until the dispatch stops.
+pub(super) async fn run(dispatch: Arc<Dispatch>) {
+    let mut kept: Option<LeasedConnection> = None;
+    let mut settler = Settler::new();
+    let mut errors: u32 = 0;
+    let is_over = || dispatch.is_stopping();
+    while let Some(slot) = dispatch.slots.take(is_over).await {
+        dispatch.show_slots();
+        // The server ends a session that was idle for long.
+        let opened = match kept.take() {
+            Some(connection) if connection.lease.is_young() => Ok(connection),
+            old => {
+                if let Some(old) = old {
+                    old.close().await;
+                }
+                dispatch.connect().await
+            }
+        };
+        let outcome = match opened {
+            Ok(connection) => work(&dispatch, connection, &mut settler, &slot).await,
+            Err(error) => Err(error),
+        };
+        dispatch.slots.give_back(&slot);
+        dispatch.show_slots();
+        match outcome {
+            Ok(usable) => (kept, errors) = (Some(usable), 0),
+            Err(error) => {
+                errors += 1;
+                dispatch.note_error(&error, errors).await;
+                let doublings = (errors - 1).min(ERROR_DOUBLINGS);
+                dispatch.pause(ERROR_PAUSE * 2_u32.pow(doublings)).await;
+                dispatch.slots.queue(&slot);
+            }
+        }
+    }
+    if let Some(connection) = kept {
+        connection.close().await;
+    }
+}
+
+/// Works on a slot, unless another process does. Returns the connection.
+async fn work(
+    dispatch: &Arc<Dispatch>,
+    mut connection: LeasedConnection,
+    settler: &mut Settler,
+    slot: &Slot,
+) -> Result<LeasedConnection, SourceError> {
+    let rows = dispatch.rows();
+    let lock = lock_number(&rows, slot);
+    let locked = connection.run(async |connection| {
+        let lock = sqlx::query_scalar("select pg_try_advisory_lock($1)").bind(lock);
+        Ok(lock.fetch_one(connection).await?)
+    });
+    if !locked.await? {
+        return Ok(connection);
+    }
+    let mut worker = Worker {
+        settler,
+        unsettled: dispatch.slots.take_unsettled(slot),
+        dispatch: Arc::clone(dispatch),
+        rows,
+        connection,
+    };
+    let outcome = worker.work_on(slot).await;
+    dispatch
+        .slots
+        .keep_unsettled(slot, std::mem::take(&mut worker.unsettled));
+    if outcome.is_err() {
+        // What was matched and not sent is due again.
+        dispatch.slots.with(slot, |state| state.position = None);
+    }
+    outcome?;
+    let mut connection = worker.connection;
+    let unlocked = connection.run(async |connection| {
+        let unlock = sqlx::query_scalar("select pg_advisory_unlock($1)").bind(lock);
+        let unlocked: bool = unlock.fetch_one(connection).await?;
+        Ok(unlocked)
+    });
+    unlocked.await?;
+    Ok(connection)
+}
+
+/// The number of the slot's advisory lock. Other programs' locks with one number are as unlikely to be it as any.
+fn lock_number(rows: &DueRows, slot: &Slot) -> i64 {
+    let mut text = format!(
+        "larder dispatch\0{}\0{}",
+        rows.dispatch, rows.resource.root.table.oid
+    );
+    for value in slot.iter() {
+        text.push('\0');
+        text.push_str(value);
+    }
+    xxh3_64(text.as_bytes()).cast_signed()
+}
+
+/// A worker that holds the lock of a slot.
+struct Worker<'w> {
+    dispatch: Arc<Dispatch>,
+    rows: Arc<DueRows>,
+    connection: LeasedConnection,
+    settler: &'w mut Settler,
+    /// Rows that were sent and are not rescheduled yet: other transactions have locked them, or PostgreSQL has failed.
+    unsettled: Vec<Settlement>,
+}
+
+impl Worker<'_> {
+    /// Sends the due rows of the slot, until there are none or others wait for a worker.
+    async fn work_on(&mut self, slot: &Slot) -> Result<(), SourceError> {
+        let dispatch = Arc::clone(&self.dispatch);
+        self.settle_rest().await?;
+        while dispatch.may_match() && dispatch.slots.unsettled() <= dispatch.unsettled_max() {
+            let position = dispatch.slots.with(slot, |state| state.position.clone());
+            let began = Instant::now();
+            let batch = dispatch.batch();
+            let (mut matched, is_end) = self.match_after(slot, position.as_ref(), batch).await?;
+            let last = matched.last().map(|row| Position {
+                due: row.due.clone(),
+                key: row.key.clone(),
+            });
+            if position.is_none() {
+                let took = began.elapsed();
+                dispatch
+                    .slots
+                    .with(slot, |state| state.beginning.note(took));
+            }
+            let sent: HashSet<&str> = self.unsettled.iter().map(|one| &*one.row.id).collect();
+            matched.retain(|row| !sent.contains(&*row.id));
+            let is_whole = matched.is_empty() || self.deliver(matched).await?;
+            self.settle_rest().await?;
+            // By key, reading begins anew once it has come to the end.
+            let goes_on = is_whole && (self.rows.is_due_indexed || !is_end);
+            let next = last.or(position).filter(|_| goes_on);
+            dispatch.slots.with(slot, |state| state.position = next);
+            if is_end || !is_whole || dispatch.slots.has_waiting() {
+                break;
+            }
+        }
+        self.leave(slot).await
+    }
+
+    async fn match_after(
+        &mut self,
+        slot: &Slot,
+        after: Option<&Position>,
+        batch: usize,
+    ) -> Result<(Vec<DueRow>, bool), SourceError> {
+        let bounds = MatchBounds {
+            rows: batch,
+            time: self.dispatch.setup.definition.takeover / 3,
+            document_bytes: self.dispatch.setup.document_bytes_max,
+        };
+        match_rows(&mut self.connection, &self.rows, slot, after, &bounds).await
+    }
+
+    /// Waits for locked rows within bounds, and notes when the slot is read again.
+    async fn leave(&mut self, slot: &Slot) -> Result<(), SourceError> {
+        let until = Instant::now() + self.dispatch.setup.definition.takeover;
+        while !self.unsettled.is_empty() && Instant::now() < until {
+            sleep(LOCKED_PAUSE).await;
+            self.settle_rest().await?;
+        }
+        if !self.unsettled.is_empty() {
+            let rows = self.unsettled.len();
+            tracing::warn!(
+                "dispatch {}: {rows} rows that were sent are locked by other transactions; another process may send them again",
+                self.dispatch.name()
+            );
+            self.dispatch
+                .slots
+                .with(slot, |state| state.position = None);
+        }
+        if !self.rows.is_due_indexed {
+            self.note_earliest(slot).await?;
+        }
+        Ok(())
+    }
+
+    /// Without an index on the due moment, the slot is read again when its next row is due.
+    async fn note_earliest(&mut self, slot: &Slot) -> Result<(), SourceError> {
+        let sql = self.rows.earliest_sql();
+        let earliest: Option<f64> = self
+            .connection
+            .run(async |connection| {
+                let mut query = sqlx::query_scalar(sqlx::AssertSqlSafe(sql));
+                for value in slot.iter() {
+                    query = query.bind(value);
+                }
+                Ok(query.fetch_one(connection).await?)
+            })
+            .await?;
+        let pause_min = self.dispatch.setup.definition.poll_interval.as_secs_f64();
+        // A row that is due already was locked, or has become due meanwhile.
+        let pause = match earliest {
+            Some(..=0.0) => 0.0,
+            earliest => (earliest.unwrap_or(f64::MAX)).clamp(pause_min.min(60.0), 60.0),
+        };
+        let look_at = Instant::now() + Duration::from_secs_f64(pause);
+        self.dispatch
+            .slots
+            .with(slot, |state| state.look_at = Some(look_at));
+        Ok(())
+    }
+
+    /// Has rows sent and rescheduled. Returns whether all of them were sent.
+    async fn deliver(&mut self, rows: Vec<DueRow>) -> Result<bool, SourceError> {
+        let (unfit, rows): (Vec<DueRow>, Vec<DueRow>) =
+            rows.into_iter().partition(|row| row.fault.is_some());
+        let dead = unfit.into_iter().map(|row| Settlement {
+            fate: Fate::Dead {
+                error: row.fault.clone().unwrap_or_default(),
+            },
+            row,
+        });
+        self.settle(dead.collect()).await?;
+        match self.dispatch.setup.definition.delivery {
+            Delivery::AtLeastOnce => {
+                let (unsent, outcome) = self.send(rows, true).await;
+                outcome.map(|()| unsent.is_empty())
+            }
+            Delivery::AtMostOnce => self.take_and_send(rows).await,
+        }
+    }
+
+    /// Reschedules rows, and has those sent whose due moment was still the matched one. The rows that a closed sink holds back
+    /// wait in memory. What was not sent in the end gets its due moment back.
+    async fn take_and_send(&mut self, rows: Vec<DueRow>) -> Result<bool, SourceError> {
+        let delivered = rows.into_iter().map(|row| Settlement {
+            row,
+            fate: Fate::Delivered,
+        });
+        let mut settled = Vec::new();
+        let settling = self.settler.settle(
+            &mut self.connection,
+            &self.rows,
+            delivered.collect(),
+            &mut settled,
+        );
+        let mut outcome = settling.await.map_err(|(error, _)| error);
+        let mut unsent = Vec::new();
+        let mut taken: HashMap<String, Option<String>> = HashMap::new();
+        for (settlement, settled) in settled {
+            match settled {
+                Settled::Moved(due) => {
+                    taken.insert(settlement.row.id.clone(), due);
+                    unsent.push(settlement.row);
+                }
+                Settled::Stuck(error) => self.note_stuck(&settlement.row, &error).await?,
+                Settled::Changed | Settled::Locked => self.dispatch.count("changed", 1),
+            }
+        }
+        if outcome.is_ok() {
+            outcome = self.send_taken(&mut unsent).await;
+        }
+        let is_whole = unsent.is_empty();
+        let failed = std::mem::take(&mut self.unsettled);
+        if is_whole && failed.is_empty() {
+            return outcome.map(|()| true);
+        }
+        if outcome.is_err() {
+            self.connection = self.dispatch.connect_patiently(unsent.len()).await?;
+        }
+        self.store_failed(failed).await?;
+        letters::give_back(&mut self.connection, &self.rows, &unsent, &taken).await?;
+        outcome.map(|()| is_whole)
+    }
+
+    /// Has taken rows sent, until all are, or the dispatch stops.
+    async fn send_taken(&mut self, unsent: &mut Vec<DueRow>) -> Result<(), SourceError> {
+        loop {
+            let (left, outcome) = self.send(std::mem::take(unsent), false).await;
+            *unsent = left;
+            outcome?;
+            if unsent.is_empty() || self.dispatch.is_stopping() {
+                return Ok(());
+            }
+            let at = self.dispatch.breaker.opens_at();
+            let pause = at.map_or(LOCKED_PAUSE, |at| {
+                at.saturating_duration_since(Instant::now())
+            });
+            let pause_max = self.dispatch.setup.definition.takeover / 3;
+            self.dispatch
+                .pause(pause.clamp(LOCKED_PAUSE, pause_max))
+                .await;
+            self.connection.ping().await?;
+        }
+    }
+
+    /// Has rows sent, and with `settles` rescheduled. Returns those that were not sent. If the connection is lost, so is the
+    /// lock of the slot: no further request begins, and what the others came to is in `unsettled`.
+    async fn send(
+        &mut self,
+        rows: Vec<DueRow>,
+        settles: bool,
+    ) -> (Vec<DueRow>, Result<(), SourceError>) {
+        let definition = &self.dispatch.setup.definition;
+        let (sink, takeover) = (&definition.sink, definition.takeover);
+        let mut requests = JoinSet::new();
+        for request in divide(rows, sink.rows, sink.bytes) {
+            let (dispatch, lease) = (Arc::clone(&self.dispatch), self.connection.lease.clone());
+            requests.spawn(async move { attempt(&dispatch, &lease, request).await });
+        }
+        let pause = SETTLE_INTERVAL.min(takeover / 3);
+        let mut ticks = interval_at(Instant::now() + pause, pause);
+        let (mut unsent, mut ended, mut outcome) = (Vec::new(), Vec::new(), Ok(()));
+        loop {
+            let noted = tokio::select! {
+                attempted = requests.join_next() => match attempted {
+                    None => break,
+                    Some(Ok(Attempted { rows, answer: Some(answer) })) => {
+                        ended.extend(self.dispatch.fates(rows, answer, &mut unsent));
+                        Ok(())
+                    }
+                    Some(Ok(Attempted { rows, answer: None })) => {
+                        unsent.extend(rows);
+                        Ok(())
+                    }
+                    Some(Err(error)) => Err(SourceError::Unexpected(error.to_string())),
+                },
+                _ = ticks.tick(), if outcome.is_ok() => {
+                    self.note(std::mem::take(&mut ended), settles).await
+                }
+            };
+            if noted.is_err() {
+                self.connection.lease.end();
+                outcome = noted;
+            }
+        }
+        if outcome.is_ok() {
+            outcome = self.note(ended, settles).await;
+        } else {
+            self.unsettled.extend(ended);
+        }
+        (unsent, outcome)
+    }
+
+    /// Reschedules rows, or stores those that failed; either way PostgreSQL hears of this process.
+    async fn note(&mut self, ended: Vec<Settlement>, settles: bool) -> Result<(), SourceError> {
+        if settles && !ended.is_empty() {
+            return self.settle(ended).await;
+        }
+        self.connection.ping().await?;
+        self.store_failed(ended).await
+    }
+
+    /// Stores rows that failed as dead letters: taken rows have no second attempt.
+    async fn store_failed(&mut self, ended: Vec<Settlement>) -> Result<(), SourceError> {
+        for settlement in ended {
+            match &settlement.fate {
+                Fate::Delivered => self.dispatch.count("delivered", 1),
+                Fate::Failed { error, .. } | Fate::Dead { error } => {
+                    self.dispatch.count_dead("dead");
+                    self.store(&settlement.row, error, false).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reschedules rows that were sent. Those that other transactions have locked are kept for later, as are all after an error.
+    async fn settle(&mut self, settlements: Vec<Settlement>) -> Result<(), SourceError> {
+        let mut settled = Vec::new();
+        let settling =
+            self.settler
+                .settle(&mut self.connection, &self.rows, settlements, &mut settled);
+        let mut outcome = Ok(());
+        if let Err((error, rest)) = settling.await {
+            self.unsettled.extend(rest);
+            outcome = Err(error);
+        }
+        for (settlement, settled) in settled {
+            match (settled, &settlement.fate) {
+                (Settled::Moved(_), Fate::Delivered) => self.dispatch.count("delivered", 1),
+                (Settled::Moved(_), Fate::Failed { .. }) => self.dispatch.count("failed", 1),
+                (Settled::Moved(_), Fate::Dead { .. }) => self.dispatch.count_dead("dead"),
+                (Settled::Changed, _) => self.dispatch.count("changed", 1),
+                (Settled::Locked, _) => self.unsettled.push(settlement),
+                (Settled::Stuck(_), _) if outcome.is_err() => self.unsettled.push(settlement),
+                (Settled::Stuck(error), _) => {
+                    outcome = self.note_stuck(&settlement.row, &error).await;
+                }
+            }
+        }
+        outcome
+    }
+
+    async fn settle_rest(&mut self) -> Result<(), SourceError> {
+        let unsettled = std::mem::take(&mut self.unsettled);
+        if unsettled.is_empty() {
+            return Ok(());
+        }
+        self.settle(unsettled).await
+    }
+
+    /// Stores that a row can't be rescheduled, so that it is matched no more while it has this due moment.
+    async fn note_stuck(&mut self, row: &DueRow, error: &str) -> Result<(), SourceError> {
+        self.dispatch.count_dead("stuck");
+        tracing::warn!(
+            "dispatch {}: the row with the key {} can't be rescheduled: {error}",
+            self.dispatch.name(),
+            row.key
+        );
+        self.store(row, error, true).await
+    }
+
+    async fn store(
+        &mut self,
+        row: &DueRow,
+        error: &str,
+        is_stuck: bool,
+    ) -> Result<(), SourceError> {
+        let rows = &self.rows;
+        let storing = self
+            .connection
+            .run(async |connection| letters::store(connection, rows, row, error, is_stuck).await);
+        storing.await
+    }
+}
+
+/// Sends one request, if it may begin.
+async fn attempt(dispatch: &Dispatch, lease: &Lease, rows: Vec<DueRow>) -> Attempted {
+    let unsent = |rows| Attempted { rows, answer: None };
+    let Ok(_permit) = dispatch.permits.acquire().await else {
+        return unsent(rows);
+    };
+    let may_begin = || dispatch.may_match() && lease.holds();
+    while may_begin()
+        && let Err(wait) = dispatch.rate.check(rows.len())
+    {
+        dispatch.pause(wait.min(SETTLE_INTERVAL)).await;
+    }
+    if !may_begin() {
+        return unsent(rows);
+    }
+    let mut admission = dispatch.breaker.admit();
+    if !admission.is_admitted() {
+        return unsent(rows);
+    }
+    let began = Instant::now();
+    let (answer, status) = dispatch.sink.send(&rows).await;
+    let (name, metrics) = (dispatch.name(), &dispatch.metrics);
+    let duration = metrics.request_duration.with_label_values(&[name]);
+    duration.observe(began.elapsed().as_secs_f64());
+    metrics.requests.with_label_values(&[name, &status]).inc();
+    let is_retry = rows.iter().any(|row| row.attempt > 1);
+    match &answer {
+        Answer::Delivered(_) => admission.succeed(name),
+        Answer::Failed(error) => admission.fail(name, is_retry, error),
+        // That is no fault of a row.
+        Answer::Unreachable(error) => admission.fail(name, false, error),
+        Answer::Unavailable(error, pause) => admission.refuse(name, *pause, error),
+        Answer::Gone(error) => dispatch.note_gone(error),
+    }
+    let answer = Some(answer);
+    Attempted { rows, answer }
+}
+
+impl Dispatch {
+    async fn connect(&self) -> Result<LeasedConnection, SourceError> {
+        let connection = self.setup.connect().await?;
+        Ok(LeasedConnection::new(
+            connection,
+            self.setup.definition.takeover,
+        ))
+    }
+
+    /// Opens a connection for what is known of `rows` rows that were taken; waits for PostgreSQL within bounds.
+    async fn connect_patiently(&self, rows: usize) -> Result<LeasedConnection, SourceError> {
+        let until = Instant::now() + RECONNECT_MAX;
+        loop {
+            match self.connect().await {
+                Err(error) if Instant::now() >= until => {
+                    tracing::error!(
+                        "dispatch {}: {rows} rows were taken and are not sent: {error}",
+                        self.name()
+                    );
+                    return Err(error);
+                }
+                Err(_) => sleep(ERROR_PAUSE).await,
+                connected => return connected,
+            }
+        }
+    }
+
+    /// The rows of a batch: with a rate, at most those of some seconds, since the application may change rows that wait.
+    fn batch(&self) -> usize {
+        let definition = &self.setup.definition;
+        let of_rate = usize::try_from(definition.rate).unwrap_or(usize::MAX);
+        match of_rate.saturating_mul(RATE_SECONDS) {
+            0 => definition.batch,
+            rows => definition.batch.min(rows.max(definition.sink.rows)),
+        }
+    }
+
+    /// The most rows of this process that were sent and are not rescheduled.
+    fn unsettled_max(&self) -> usize {
+        let definition = &self.setup.definition;
+        definition.batch.saturating_mul(definition.connections)
+    }
+
+    /// What becomes of the rows of a request. Those that the sink has not looked at go to `unsent`.
+    fn fates(
+        &self,
+        rows: Vec<DueRow>,
+        answer: Answer,
+        unsent: &mut Vec<DueRow>,
+    ) -> Vec<Settlement> {
+        let (refused, error) = match answer {
+            Answer::Delivered(refused) => (refused, None),
+            Answer::Failed(error) | Answer::Unreachable(error) => (Vec::new(), Some(error)),
+            Answer::Unavailable(..) | Answer::Gone(_) => {
+                unsent.extend(rows);
+                return Vec::new();
+            }
+        };
+        let refused: HashMap<String, String> = refused.into_iter().collect();
+        let settlements = rows.into_iter().map(|row| {
+            let error = refused.get(&row.id).or(error.as_ref()).cloned();
+            let fate = match error {
+                None => Fate::Delivered,
+                Some(error) => self.fate_after(&row, error),
+            };
+            Settlement { row, fate }
+        });
+        settlements.collect()
+    }
+
+    /// What becomes of a row whose attempt has failed.
+    fn fate_after(&self, row: &DueRow, error: String) -> Fate {
+        let done = usize::try_from(row.attempt - 1).unwrap_or_default();
+        match self.setup.definition.retry.get(done) {
+            None => Fate::Dead { error },
+            Some(pause) => {
+                let hash = xxh3_64(element_text(row).as_bytes()) % 1_001;
+                let factor = 1.0 - JITTER + 2.0 * JITTER * hash as f64 / 1_000.0;
+                let delay = pause.mul_f64(factor);
+                Fate::Failed { error, delay }
+            }
+        }
+    }
+
+    fn count(&self, result: &str, rows: u64) {
+        let counter = self.metrics.rows.with_label_values(&[self.name(), result]);
+        counter.inc_by(rows);
+    }
+
+    fn count_dead(&self, result: &str) {
+        self.dead_letters.fetch_add(1, Ordering::Relaxed);
+        self.count(result, 1);
+    }
+
+    fn show_slots(&self) {
+        let slots = i64::try_from(self.slots.worked()).unwrap_or(i64::MAX);
+        self.metrics
+            .slots
+            .with_label_values(&[self.name()])
+            .set(slots);
+    }
+
+    /// Stops for good: the sink will never take anything again.
+    fn note_gone(&self, error: &str) {
+        if self.is_gone.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::error!(
+            "dispatch {}: stopped until it is started again: {error}",
+            self.name()
+        );
+        if self.sink.ends_process() {
+            self.fail(error);
+        } else {
+            self.stop();
+        }
+    }
+}

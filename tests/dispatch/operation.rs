@@ -1,0 +1,161 @@
+//! Pausing, stopping, other sinks, other commands.
+
+use std::process::Stdio;
+
+use nix::sys::signal::Signal;
+use tokio::io::AsyncReadExt;
+
+use super::processes::Dispatching;
+use super::sink::{Answer, TestSink};
+use super::{Bed, SUBSCRIBERS, subscribers};
+use crate::harness::eventually;
+use crate::harness::larder_process::command;
+use crate::harness::raw_http::fetch;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_holds_for_all_processes_and_after_a_restart() {
+    let toml = subscribers("interval = '1day'");
+    let sql = format!(
+        "{SUBSCRIBERS}; update subscriber set notify_after = null; create index on subscriber (notify_after)"
+    );
+    let bed = Bed::new(&sql, &toml, TestSink::start().await).await;
+    let [first, second] = [
+        Dispatching::start(&bed).await,
+        Dispatching::start(&bed).await,
+    ];
+    let paused = fetch(first.admin, "POST", "/dispatch/subscribers/pause").await;
+    assert_eq!(paused.status, 204);
+    eventually("the other one knows", async || {
+        let status = fetch(second.admin, "GET", "/status").await.json();
+        (status["dispatches"][0]["paused"] == true).then_some(())
+    })
+    .await;
+    bed.execute("update subscriber set notify_after = now()")
+        .await;
+    let told = bed.once(1).await;
+    assert!(
+        bed.sink.received().is_empty() && told.contains("it is paused"),
+        "{told}"
+    );
+    assert_eq!(
+        fetch(second.admin, "POST", "/dispatch/subscribers/resume")
+            .await
+            .status,
+        204
+    );
+    eventually("all rows", async || {
+        (bed.sink.rows().len() == 200).then_some(())
+    })
+    .await;
+    assert_eq!(
+        fetch(second.admin, "POST", "/dispatch/other/pause")
+            .await
+            .status,
+        404
+    );
+    let metrics = fetch(first.admin, "GET", "/metrics").await.body;
+    assert!(
+        metrics.contains("larder_dispatch_paused{dispatch=\"subscribers\"} 0"),
+        "{metrics}"
+    );
+    for process in [first, second] {
+        process.terminate().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_in_flight_is_awaited_and_rescheduled() {
+    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let sink = TestSink::answering(move |_, _| {
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        asked.send(answer).unwrap();
+        Answer {
+            wait: Some(wait),
+            ..Answer::of(200, "")
+        }
+    });
+    let toml = subscribers("interval = '1day'") + "rows = 10\nconcurrency = 2";
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let mut dispatching = Dispatching::start(&bed).await;
+    let held = [
+        requests.recv().await.unwrap(),
+        requests.recv().await.unwrap(),
+    ];
+    dispatching.signal(Signal::SIGTERM);
+    eventually("no further request can come", async || {
+        let log = std::fs::read_to_string(&dispatching.log).unwrap();
+        log.contains("stopping").then_some(())
+    })
+    .await;
+    drop(held);
+    assert!(dispatching.ended().await.success());
+    assert_eq!(bed.sink.received().len(), 2);
+    let moved = "select count(*) from subscriber where notify_after > now()";
+    assert_eq!(bed.value::<i64>(moved).await, 20);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stdout_gets_a_line_a_row_and_may_be_closed() {
+    let toml = subscribers("interval = '1day'").replace("SINK", "type = 'stdout'\nrows = 10");
+    let bed = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
+    let args = ["dispatch", "--once", "--admin", "127.0.0.1:0"];
+    let (lines, _) = bed.run(&args, 0).await;
+    let mut ids: Vec<i64> = lines
+        .lines()
+        .map(|line| {
+            serde_json::from_str::<serde_json::Value>(line).unwrap()["row"]["id"]
+                .as_i64()
+                .unwrap()
+        })
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 180);
+    bed.execute("update subscriber set notify_after = now()")
+        .await;
+    let mut larder = command(bed.directory.path(), Some(&bed.url), &args);
+    let mut larder = larder
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(larder.stdout.take());
+    let mut told = String::new();
+    larder
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut told)
+        .await
+        .unwrap();
+    assert_eq!(larder.wait().await.unwrap().code(), Some(1), "{told}");
+    assert!(told.contains("stdout is closed"), "{told}");
+}
+
+/// Its role owns the tables of `larder dispatch`, and that of `serve` may not read them.
+#[tokio::test(flavor = "multi_thread")]
+async fn serve_needs_none_of_it() {
+    let toml = subscribers("interval = '1day'");
+    let bed = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
+    bed.once(0).await;
+    let served = format!(
+        "{}[[resource]]\nname = 's'\ntable = 'subscriber'",
+        toml.replace("SINK", "type = 'discard'")
+    );
+    let larder = crate::harness::service::TestService::start_on(&bed.url, &served, &[]).await;
+    assert_eq!(larder.get("/s/1").await.status, 200);
+    // Without any resource it serves its admin address.
+    let empty = crate::harness::service::TestService::start_on(
+        &bed.url,
+        &toml.replace("SINK", "type = 'discard'"),
+        &[],
+    )
+    .await;
+    assert_eq!(empty.admin("/readyz").await.status, 200);
+    bed.run(&["install"], 0).await;
+    let (script, _) = bed.run(&["install", "--print"], 0).await;
+    assert!(
+        script.contains("create table if not exists larder.dead_letter"),
+        "{script}"
+    );
+}

@@ -1,0 +1,181 @@
+//! Several processes, of which some are killed, stopped or cut off.
+
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::process::Child;
+use tokio::time::timeout;
+
+use super::sink::{Answer, TestSink};
+use super::{Bed, SUBSCRIBERS, subscribers};
+use crate::harness::eventually;
+use crate::harness::larder_process::{COMMAND_TIMEOUT, command};
+use crate::harness::raw_http::fetch;
+
+/// A running `larder dispatch`.
+pub(super) struct Dispatching {
+    child: Child,
+    pub(super) admin: SocketAddr,
+    pub(super) log: PathBuf,
+}
+
+impl Dispatching {
+    /// Starts it, and waits until its admin address answers.
+    pub(super) async fn start(bed: &Bed) -> Self {
+        let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
+        let admin = reserved.local_addr().unwrap();
+        drop(reserved);
+        let log = bed.directory.path().join(format!("{}.log", admin.port()));
+        let address = admin.to_string();
+        let args = ["dispatch", "--admin", &address];
+        let child = command(bed.directory.path(), Some(&bed.url), &args)
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        eventually("it answers", async || {
+            tokio::net::TcpStream::connect(admin).await.ok().map(drop)
+        })
+        .await;
+        eventually("it is ready", async || {
+            (fetch(admin, "GET", "/readyz").await.status == 200).then_some(())
+        })
+        .await;
+        Self { child, admin, log }
+    }
+
+    pub(super) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id().unwrap()).unwrap();
+        kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    pub(super) async fn ended(&mut self) -> ExitStatus {
+        timeout(COMMAND_TIMEOUT, self.child.wait())
+            .await
+            .unwrap()
+            .unwrap()
+    }
+
+    pub(super) async fn terminate(mut self) {
+        self.signal(Signal::SIGTERM);
+        assert!(self.ended().await.success());
+    }
+}
+
+/// All rows come, and those of a batch at most twice.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_killed_process_are_sent_by_another() {
+    let toml = subscribers(
+        "interval = '1day'\npartition = ['worker', 'zone']\nbatch = 5\nconnections = 2\ntakeover = '1s'",
+    );
+    let sink = TestSink::answering(|_, _| Answer::of(200, ""));
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    for _ in 0..3 {
+        bed.execute("update subscriber set notify_after = now()")
+            .await;
+        let mut killed = Dispatching::start(&bed).await;
+        let before = bed.sink.rows().len();
+        eventually("it works", async || {
+            (bed.sink.rows().len() > before).then_some(())
+        })
+        .await;
+        killed.signal(Signal::SIGKILL);
+        killed.ended().await;
+        let other = Dispatching::start(&bed).await;
+        let late = "select count(*) from subscriber where notify_after <= now()";
+        eventually("all rows", async || {
+            (bed.value::<i64>(late).await == 0).then_some(())
+        })
+        .await;
+        other.terminate().await;
+        let sent = bed.sink.rows().len() - before;
+        assert!((200..=200 + 5 * 2).contains(&sent), "{sent}");
+    }
+}
+
+/// After SIGCONT it sends nothing of what it had matched.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
+    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let sink = TestSink::answering(move |number, _| {
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        asked.send(answer).unwrap();
+        Answer {
+            wait: Some(wait).filter(|_| number == 0),
+            ..Answer::of(200, "")
+        }
+    });
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let stopped = Dispatching::start(&bed).await;
+    let held = requests.recv().await.unwrap();
+    stopped.signal(Signal::SIGSTOP);
+    let other = Dispatching::start(&bed).await;
+    let late = "select count(*) from subscriber where notify_after <= now()";
+    eventually("the other one has taken over", async || {
+        (bed.value::<i64>(late).await == 0).then_some(())
+    })
+    .await;
+    let sent = bed.sink.rows().len();
+    // The first request was sent by the stopped one, too.
+    assert_eq!(sent, 181);
+    drop(held);
+    stopped.signal(Signal::SIGCONT);
+    eventually("it goes on", async || {
+        let log = std::fs::read_to_string(&stopped.log).unwrap();
+        log.contains("dispatch subscribers: ").then_some(())
+    })
+    .await;
+    bed.execute("update subscriber set notify_after = now() where id = 1")
+        .await;
+    eventually("the new row", async || {
+        (bed.sink.rows().len() > sent).then_some(())
+    })
+    .await;
+    assert_eq!(bed.sink.rows().len(), sent + 1);
+    for process in [stopped, other] {
+        process.terminate().await;
+    }
+}
+
+/// It can't hear that its session has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_cut_off_loses_its_slot() {
+    use fault_proxy::{FaultProxy, NetworkFault};
+
+    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
+    let sink = TestSink::answering(move |number, _| {
+        let (answer, wait) = tokio::sync::oneshot::channel();
+        asked.send(answer).unwrap();
+        Answer {
+            wait: Some(wait).filter(|_| number == 0),
+            ..Answer::of(200, "")
+        }
+    });
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
+    let mut bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let proxy = FaultProxy::start(&bed.url).await.unwrap();
+    let direct = std::mem::replace(&mut bed.url, proxy.url.clone());
+    let cut_off = Dispatching::start(&bed).await;
+    let held = requests.recv().await.unwrap();
+    proxy.set(NetworkFault::Silent);
+    bed.url = direct;
+    let other = Dispatching::start(&bed).await;
+    let late = "select count(*) from subscriber where notify_after <= now()";
+    eventually("the other one has taken over", async || {
+        (bed.value::<i64>(late).await == 0).then_some(())
+    })
+    .await;
+    drop(held);
+    assert_eq!(bed.sink.rows().len(), 181);
+    proxy.set(NetworkFault::None);
+    tokio::time::timeout(Duration::from_secs(30), other.terminate())
+        .await
+        .unwrap();
+    cut_off.terminate().await;
+    assert_eq!(bed.sink.rows().len(), 181);
+}
