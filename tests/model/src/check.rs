@@ -2,8 +2,9 @@
 
 use std::fmt::Debug;
 use std::hash::Hash;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use stateright::{Checker, HasDiscoveries, Model};
+use stateright::{Checker, Model, Property};
 
 /// Explores every state, and prints the number of states. Panics if a property does not hold.
 #[expect(
@@ -26,8 +27,44 @@ where
     );
 }
 
-/// Searches for a state in which `property` does not hold. Panics if there is none, because then the guard `without` is
-/// not needed.
+/// A model, and the property that is to fail.
+struct Search<M: Model> {
+    model: M,
+    property: Property<M>,
+    /// It has failed in one state. Without this the checker would keep the last one that it comes by.
+    is_found: AtomicBool,
+}
+
+impl<M: Model> Search<M> {
+    fn holds(&self, state: &M::State) -> bool {
+        let holds = (self.property.condition)(&self.model, state);
+        holds || self.is_found.swap(true, Ordering::Relaxed)
+    }
+}
+
+impl<M: Model> Model for Search<M> {
+    type State = M::State;
+    type Action = M::Action;
+
+    fn init_states(&self) -> Vec<M::State> {
+        self.model.init_states()
+    }
+
+    fn actions(&self, state: &M::State, actions: &mut Vec<M::Action>) {
+        self.model.actions(state, actions);
+    }
+
+    fn next_state(&self, state: &M::State, action: M::Action) -> Option<M::State> {
+        self.model.next_state(state, action)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        vec![Property::always(self.property.name, Self::holds)]
+    }
+}
+
+/// Searches for a shortest path to a state in which `property` does not hold. Panics if there is none, because then the
+/// guard `without` is not needed.
 #[expect(
     clippy::print_stdout,
     reason = "the counterexample is what the guard is for"
@@ -38,9 +75,13 @@ where
     M::State: Clone + Debug + Hash + PartialEq + Send + Sync + 'static,
     M::Action: Clone + Debug + PartialEq + Send + Sync + 'static,
 {
-    let only = HasDiscoveries::AnyOf([property].into());
-    let checker = model.checker().threads(2).finish_when(only);
-    let checker = checker.spawn_bfs().join();
+    let search = Search {
+        property: model.property(property),
+        model,
+        is_found: AtomicBool::new(false),
+    };
+    // One thread visits states in the order of their distance.
+    let checker = search.checker().threads(1).spawn_bfs().join();
     let Some(path) = checker.discovery(property) else {
         panic!("without {without} \"{property}\" holds: it guards nothing")
     };
