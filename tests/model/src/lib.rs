@@ -54,6 +54,9 @@
 //! - [`segments`]: the files of the disk tier lose what they have not flushed, each on its own.
 //! - [`strict`]: reads that reflect all that had committed when they arrived.
 //!
+//! Another protocol, which does not rest on this one, is modelled in the same way:
+//! - [`dispatch`]: due rows are sent to a sink by several processes.
+//!
 //! `cargo test -p freshness-model -- --nocapture` runs the models alone and prints states and counterexamples.
 
 pub mod bulk;
@@ -61,6 +64,7 @@ pub mod bulk;
 mod check;
 pub mod conditions;
 pub mod definition;
+pub mod dispatch;
 mod guard;
 pub mod horizon;
 pub mod life;
