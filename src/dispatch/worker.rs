@@ -99,6 +99,8 @@ async fn work(
         Ok(lock.fetch_one(connection).await?)
     });
     if !locked.await? {
+        // It is another process's now, with all that is due there.
+        drop(dispatch.slots.take_unsettled(slot));
         return Ok(connection);
     }
     let mut worker = Worker {
@@ -291,7 +293,11 @@ impl Worker<'_> {
                     taken.insert(settlement.row.id.clone(), due);
                     unsent.push(settlement.row);
                 }
-                Settled::Stuck(error) => self.note_stuck(&settlement.row, &error).await?,
+                Settled::Stuck(error) if outcome.is_ok() => {
+                    outcome = self.note_stuck(&settlement.row, &error).await;
+                }
+                // It is matched again.
+                Settled::Stuck(_) => {}
                 Settled::Changed | Settled::Locked => self.dispatch.count("changed", 1),
             }
         }
@@ -306,8 +312,8 @@ impl Worker<'_> {
         if outcome.is_err() {
             self.connection = self.dispatch.connect_patiently(unsent.len()).await?;
         }
-        self.store_failed(failed).await?;
         letters::give_back(&mut self.connection, &self.rows, &unsent, &taken).await?;
+        self.store_failed(failed).await?;
         outcome.map(|()| is_whole)
     }
 
@@ -385,18 +391,27 @@ impl Worker<'_> {
         if settles && !ended.is_empty() {
             return self.settle(ended).await;
         }
-        self.connection.ping().await?;
+        let pinged = self.connection.ping().await;
+        if pinged.is_err() {
+            self.unsettled.extend(ended);
+            return pinged;
+        }
         self.store_failed(ended).await
     }
 
-    /// Stores rows that failed as dead letters: taken rows have no second attempt.
+    /// Stores rows that failed as dead letters: taken rows have no second attempt. Those that can't be stored are kept for later.
     async fn store_failed(&mut self, ended: Vec<Settlement>) -> Result<(), SourceError> {
-        for settlement in ended {
+        let mut ended = ended.into_iter();
+        while let Some(settlement) = ended.next() {
             match &settlement.fate {
                 Fate::Delivered => self.dispatch.count("delivered", 1),
                 Fate::Failed { error, .. } | Fate::Dead { error } => {
+                    if let Err(error) = self.store(&settlement.row, error, false).await {
+                        self.unsettled.push(settlement);
+                        self.unsettled.extend(ended);
+                        return Err(error);
+                    }
                     self.dispatch.count_dead("dead");
-                    self.store(&settlement.row, error, false).await?;
                 }
             }
         }
