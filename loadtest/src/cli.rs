@@ -29,6 +29,7 @@ use crate::checks::stale::StaleArgs;
 use crate::checks::upgrade::UpgradeArgs;
 use crate::labs::indexes::IndexesArgs;
 use crate::labs::models::{Model, ModelsArgs};
+use crate::labs::workers::WorkersArgs;
 
 /// Measures larder under load, and checks what it promises while everything around it fails.
 ///
@@ -89,6 +90,11 @@ pub(crate) enum Command {
     /// answer a request or a connection that it should have served: with at most 1,000 connections, with larder any number.
     #[command(mut_arg("rounds", |arg| arg.default_value("3")), mut_arg("seconds", |arg| arg.default_value("10")))]
     Models(ModelsArgs),
+    /// Which store serves workers best that fetch due rows, send them, and move their due moment forward?
+    ///
+    /// The same loop over PostgreSQL with several indexes, rows in memory, MariaDB, Redis, and more on demand. Exit code 1
+    /// where a store does not match what it should, or the goal of the native method, from 1,000,000 rows on, is missed.
+    Workers(WorkersArgs),
     /// Draws `.chart` files as one HTML page: a line with kind and names, then rows of a label and numbers.
     Plot {
         /// A file, or a directory with files in it and in its folders.

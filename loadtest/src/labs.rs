@@ -2,3 +2,4 @@
 
 pub(crate) mod indexes;
 pub(crate) mod models;
+pub(crate) mod workers;

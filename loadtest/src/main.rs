@@ -18,7 +18,8 @@
 //! - `bench`: figures. A benchmark prepares servers, measures one case a turn and verifies that they did what was
 //!   measured; the runner rotates the turns. `compare` is one, and so are those of `loadtest bench`. `sweep` measures one
 //!   larder by the number of connections, tier by tier.
-//! - `labs`: experiments whose question is not about larder alone: ways to serve, and the indexes of PostgreSQL.
+//! - `labs`: experiments whose question is not about larder alone: ways to serve, the indexes of PostgreSQL, and stores
+//!   that workers fetch due rows from.
 //! - `report`: the folder of a run, statistics, tables, and charts of all of these as a page and as text.
 
 #![expect(clippy::print_stdout, reason = "this program's results go to stdout")]
@@ -41,10 +42,12 @@ mod labs;
 mod report;
 mod workload;
 
+use std::alloc::System;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use alloc_tracker::Allocator;
 use anyhow::{Context, bail};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
@@ -66,8 +69,13 @@ use crate::harness::process::raise_open_files;
 use crate::harness::{binary, progress};
 use crate::labs::indexes;
 use crate::labs::models::Models;
+use crate::labs::workers;
 use crate::report::charts;
 use crate::report::plot::page;
+
+/// Counts for `workers` what a match allocates.
+#[global_allocator]
+static ALLOCATOR: Allocator<System> = Allocator::system();
 
 fn main() -> ExitCode {
     match run(&Cli::parse()) {
@@ -120,6 +128,10 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
             },
             Command::Indexes(args) => tokio::select! {
                 outcome = indexes::run(args, larder, cli.seed.unwrap_or(indexes::SEED)) => outcome,
+                ended = shutdown_signal() => ended.map(|()| false),
+            },
+            Command::Workers(args) => tokio::select! {
+                outcome = workers::run(args, cli.seed.unwrap_or(workers::SEED)) => outcome,
                 ended = shutdown_signal() => ended.map(|()| false),
             },
             // Done above: these need neither larder nor a runtime.

@@ -50,6 +50,15 @@ impl Postgres {
         Self::start_with(run_directory, connections_max, &[]).await
     }
 
+    /// For benchmarks whose tables are larger: durable, with these settings.
+    pub(crate) async fn start_sized(
+        run_directory: &mut RunDirectory,
+        connections_max: usize,
+        settings: &[(&str, &str)],
+    ) -> anyhow::Result<Self> {
+        Self::start_with(run_directory, connections_max, settings).await
+    }
+
     async fn start_with(
         run_directory: &mut RunDirectory,
         connections_max: usize,
