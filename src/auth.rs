@@ -40,6 +40,7 @@ pub use crate::auth::principal::{Principal, PrincipalKind};
 pub(crate) use crate::auth::credential_cache::CachedPrincipal;
 pub(crate) use crate::auth::grants::{Access, Grants, Right, Rules};
 pub(crate) use crate::auth::keyring::{file_mistake, read_file, without_line_break};
+pub(crate) use crate::auth::keys::web_client;
 pub(crate) use crate::auth::tokens::{SignedToken, unix_time};
 
 /// A protocol refuses a longer credential before it asks the [`Authenticator`].

@@ -25,6 +25,7 @@ mod lease;
 pub mod letters;
 mod metrics;
 mod poller;
+mod request;
 mod settlement;
 pub mod sink;
 mod slots;
@@ -102,21 +103,6 @@ pub struct DispatchSetup {
     pub document_bytes_max: usize,
     /// It ends when no row is due.
     pub once: bool,
-}
-
-impl DispatchSetup {
-    /// A dispatch of `config` that runs until it is stopped.
-    pub fn new(definition: &DispatchDefinition, database: &Database, config: &Config) -> Self {
-        let bytes_max = config.source.document_bytes_max;
-        Self {
-            definition: definition.clone(),
-            database: database.clone(),
-            resources: config.resources.clone(),
-            feed: config.feed.clone(),
-            document_bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
-            once: false,
-        }
-    }
 }
 
 /// One dispatch of this process.
@@ -312,6 +298,19 @@ async fn check_slots(
 }
 
 impl DispatchSetup {
+    /// A dispatch of `config` that runs until it is stopped.
+    pub fn new(definition: &DispatchDefinition, database: &Database, config: &Config) -> Self {
+        let bytes_max = config.source.document_bytes_max;
+        Self {
+            definition: definition.clone(),
+            database: database.clone(),
+            resources: config.resources.clone(),
+            feed: config.feed.clone(),
+            document_bytes_max: usize::try_from(bytes_max).unwrap_or(usize::MAX),
+            once: false,
+        }
+    }
+
     /// Checks the dispatch against the database, and changes nothing. Returns why an index is missing, with the statement that
     /// creates it.
     ///

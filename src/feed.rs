@@ -41,7 +41,7 @@ mod node;
 pub mod position;
 pub mod ranges;
 mod restore;
-mod retry;
+pub(crate) mod retry;
 mod rights;
 mod schema;
 pub mod strict;

@@ -273,15 +273,19 @@ async fn follow_files(keys: Weak<TokenKeys>, mut known: Vec<Option<Vec<u8>>>) {
     }
 }
 
-async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
+/// Begins a client of web servers. It follows no redirects and uses no proxy: only the configuration decides what larder
+/// speaks to.
+pub(crate) fn web_client(timeout: Duration) -> reqwest::ClientBuilder {
     // Only the first call has an effect. All other calls in larder install ring as well.
     drop(rustls::crypto::ring::default_provider().install_default());
-    // No redirects and no proxy: only the configuration decides where the keys come from.
-    let client = reqwest::Client::builder()
-        .timeout(FETCH_MAX)
+    reqwest::Client::builder()
+        .timeout(timeout)
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
-        .build()?;
+}
+
+async fn fetch(url: &str) -> anyhow::Result<Vec<u8>> {
+    let client = web_client(FETCH_MAX).build()?;
     let answer = client.get(url).send().await;
     let mut answer = answer.map_err(reqwest::Error::without_url)?;
     ensure!(

@@ -18,7 +18,6 @@ use crate::check::{Finding, Ignored, Remedy, Rule, Severity, indexes, upkeep};
 use crate::cli::{CheckArgs, FailOn};
 pub use crate::commands::check::queries::QueryErrors;
 use crate::commands::check::queries::read_queries;
-use crate::commands::database::READ_ONLY;
 use crate::commands::install::with_database;
 use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
@@ -29,7 +28,7 @@ use crate::resource::definition::{Mistake, Place};
 use crate::source::SourceError;
 use crate::source::facts::read_facts;
 use crate::source::plans::{PlanOptions, check_plans, matching_tables};
-use crate::source::session::Database;
+use crate::source::session::{Database, READ_ONLY};
 
 /// No statement of a check takes longer, or waits longer for a lock.
 const LIMITS: &str = "set local statement_timeout = '5s'; set local lock_timeout = '250ms'";

@@ -10,9 +10,6 @@ use crate::config::Config;
 use crate::source::embedded::{Embedded, EmbeddedConfig};
 use crate::state::{StateError, StateLock};
 
-/// Begins a transaction that reads one snapshot and changes nothing.
-pub(super) const READ_ONLY: &str = "begin isolation level repeatable read, read only";
-
 /// Where a running larder leaves its private PostgreSQL's URL for other commands.
 const URL_FILE: &str = "postgres.url";
 

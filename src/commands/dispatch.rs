@@ -21,6 +21,7 @@ use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::letters::{self, DeadLetter, Replay};
 use crate::dispatch::{Dispatch, DispatchError, DispatchMetrics, DispatchSetup};
 use crate::feed;
+use crate::feed::establish::EstablishError;
 use crate::http::admin::dispatch::{DispatchAdmin, router};
 use crate::http::admin::shared::AdminShared;
 use crate::http::connection::serve_http;
@@ -183,7 +184,7 @@ impl Run<'_> {
         loop {
             match self.prepare_once(database, definitions, metrics).await {
                 Ok(dispatches) => return Ok(Some(dispatches)),
-                Err(error) if self.once || !is_unreachable(&error) => return Err(error),
+                Err(error) if self.once || !is_transient(&error) => return Err(error),
                 Err(error) => {
                     if !std::mem::replace(&mut is_told, true) {
                         tracing::warn!("waiting for PostgreSQL: {error:#}");
@@ -273,11 +274,21 @@ async fn first_failure(
     None
 }
 
-fn is_unreachable(error: &anyhow::Error) -> bool {
-    let source = error
-        .chain()
-        .find_map(|cause| cause.downcast_ref::<SourceError>());
-    source.is_some_and(SourceError::is_connection_error)
+/// Whether the same may succeed later: PostgreSQL can't be reached, or a lock is held.
+fn is_transient(error: &anyhow::Error) -> bool {
+    let of_dispatch = match error.downcast_ref() {
+        Some(DispatchError::Source(error)) => Some(error),
+        _ => None,
+    };
+    let of_tables = match error.downcast_ref() {
+        Some(EstablishError::Locked(_)) => return true,
+        Some(EstablishError::Source(error)) => Some(error),
+        _ => None,
+    };
+    let source = error.downcast_ref().or(of_dispatch).or(of_tables);
+    source.is_some_and(|error: &SourceError| {
+        error.is_transient() || error.is_connection_error() || matches!(error, SourceError::Timeout)
+    })
 }
 
 async fn serve(

@@ -19,7 +19,6 @@ use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
 use crate::cli::InitArgs;
-use crate::commands::database::READ_ONLY;
 use crate::commands::output::print;
 use crate::config::Config;
 use crate::resource::catalogue::Catalogue;
@@ -28,7 +27,7 @@ use crate::resource::suggest::{SuggestOptions, Suggestion, suggest};
 use crate::resource::suggestion::nearest;
 use crate::source::SourceError;
 use crate::source::catalogue::read_catalogue;
-use crate::source::session::Database;
+use crate::source::session::{Database, READ_ONLY};
 use crate::source::survey::read_survey;
 
 /// A statement reads the whole catalogue, but waits for no lock.

@@ -87,13 +87,20 @@ fn check_addresses(config: &Config, places: &Places) -> Vec<Mistake> {
         mistakes.push(places.mistake(&["listen"], message));
     }
     let auth = &config.auth;
-    if beyond(config.admin) && auth.admin_token.is_none() && auth.admin_token_file.is_none() {
+    let has_token = auth.admin_token.is_some() || auth.admin_token_file.is_some();
+    let admin = [
+        ("admin", config.admin),
+        ("dispatch_admin", config.dispatch_admin),
+    ];
+    for (key, address) in admin
+        .into_iter()
+        .filter(|(_, at)| beyond(*at) && !has_token)
+    {
         let message = format!(
-            "{} can be reached from other machines: the admin address then needs [auth] \
-             admin_token_file or LARDER_AUTH__ADMIN_TOKEN",
-            config.admin
+            "{address} can be reached from other machines: the admin address then needs [auth] \
+             admin_token_file or LARDER_AUTH__ADMIN_TOKEN"
         );
-        mistakes.push(places.mistake(&["admin"], message));
+        mistakes.push(places.mistake(&[key], message));
     }
     mistakes
 }

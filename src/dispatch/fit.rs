@@ -14,9 +14,7 @@ use crate::resource::definition::{Located, Mistake, ResourceDefinition, RowDefin
 use crate::resource::due::{DueRows, DueType, Reschedule};
 use crate::resource::key::{KeyColumn, key_type};
 use crate::resource::suggestion::nearest;
-
-/// A transaction that reads one snapshot and changes nothing.
-const READ_ONLY: &str = "begin isolation level repeatable read, read only";
+use crate::source::session::READ_ONLY;
 
 /// Reads what the rows of a dispatch are.
 ///
@@ -88,7 +86,7 @@ fn unfit(definition: &DispatchDefinition, key: &str, message: impl Into<String>)
     DispatchError::Unfit(vec![definition.mistake(key, message)])
 }
 
-/// The rows of a table as documents with all columns, which nobody writes.
+/// The rows of a table as documents with all columns, which are read only.
 fn resource_of(definition: &DispatchDefinition) -> Option<ResourceDefinition> {
     let row = RowDefinition {
         condition: None,

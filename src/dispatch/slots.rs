@@ -103,7 +103,7 @@ impl Slots {
         state.known = known;
     }
 
-    /// The slots that nobody here works on, with what `of` says of each.
+    /// Returns the slots that no worker of this process has, with what `of` says of each.
     pub(super) fn idle<T>(&self, mut of: impl FnMut(&mut SlotState) -> T) -> Vec<(Slot, T)> {
         let mut state = self.lock();
         let idle = state

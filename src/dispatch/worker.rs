@@ -11,12 +11,13 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::dispatch::batch::{DueRow, MatchBounds, divide, match_rows};
 use crate::dispatch::definition::Delivery;
-use crate::dispatch::lease::{Lease, LeasedConnection};
+use crate::dispatch::lease::LeasedConnection;
 use crate::dispatch::letters;
-use crate::dispatch::settlement::{Fate, Settled, Settlement, Settler, element_text};
-use crate::dispatch::sink::Answer;
+use crate::dispatch::request::{Attempted, attempt};
+use crate::dispatch::settlement::{Fate, Settled, Settlement, Settler};
 use crate::dispatch::slots::{Position, Slot};
 use crate::dispatch::{Dispatch, ERROR_PAUSE};
+use crate::feed::retry::retry_pauses;
 use crate::resource::due::DueRows;
 use crate::source::SourceError;
 
@@ -26,8 +27,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before rows that other transactions have locked are tried again.
 const LOCKED_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often the pause after an error is doubled at most.
-const ERROR_DOUBLINGS: u32 = 5;
+/// The longest pause after an error of the database; it grows with each in a row.
+const ERROR_PAUSE_MAX: Duration = Duration::from_secs(32);
 
 /// How long PostgreSQL is waited for if rows were taken and not sent.
 const RECONNECT_MAX: Duration = Duration::from_secs(60);
@@ -35,21 +36,12 @@ const RECONNECT_MAX: Duration = Duration::from_secs(60);
 /// With a rate, a batch has the rows of so many seconds.
 const RATE_SECONDS: usize = 5;
 
-/// The shares of a retry's pause by which it is shorter or longer, so that rows which failed together are not tried together.
-const JITTER: f64 = 0.2;
-
-/// What a request came to.
-struct Attempted {
-    rows: Vec<DueRow>,
-    /// `None`: it was not sent.
-    answer: Option<Answer>,
-}
-
 /// Works on slots until the dispatch stops.
 pub(super) async fn run(dispatch: Arc<Dispatch>) {
     let mut kept: Option<LeasedConnection> = None;
     let mut settler = Settler::new();
     let mut errors: u32 = 0;
+    let mut pauses = retry_pauses(ERROR_PAUSE, ERROR_PAUSE_MAX);
     let is_over = || dispatch.is_stopping();
     while let Some(slot) = dispatch.slots.take(is_over).await {
         dispatch.show_slots();
@@ -70,12 +62,16 @@ pub(super) async fn run(dispatch: Arc<Dispatch>) {
         dispatch.slots.give_back(&slot);
         dispatch.show_slots();
         match outcome {
-            Ok(usable) => (kept, errors) = (Some(usable), 0),
+            Ok(usable) => {
+                (kept, errors) = (Some(usable), 0);
+                pauses = retry_pauses(ERROR_PAUSE, ERROR_PAUSE_MAX);
+            }
             Err(error) => {
                 errors += 1;
                 dispatch.note_error(&error, errors).await;
-                let doublings = (errors - 1).min(ERROR_DOUBLINGS);
-                dispatch.pause(ERROR_PAUSE * 2_u32.pow(doublings)).await;
+                dispatch
+                    .pause(pauses.next().unwrap_or(ERROR_PAUSE_MAX))
+                    .await;
                 dispatch.slots.queue(&slot);
             }
         }
@@ -326,11 +322,12 @@ impl Worker<'_> {
             if unsent.is_empty() || self.dispatch.is_stopping() {
                 return Ok(());
             }
+            // A pause that operators have made ends at no known moment.
+            let pause_max = self.dispatch.setup.definition.takeover / 3;
             let at = self.dispatch.breaker.opens_at();
-            let pause = at.map_or(LOCKED_PAUSE, |at| {
+            let pause = at.map_or(SETTLE_INTERVAL, |at| {
                 at.saturating_duration_since(Instant::now())
             });
-            let pause_max = self.dispatch.setup.definition.takeover / 3;
             self.dispatch
                 .pause(pause.clamp(LOCKED_PAUSE, pause_max))
                 .await;
@@ -478,44 +475,6 @@ impl Worker<'_> {
     }
 }
 
-/// Sends one request, if it may begin.
-async fn attempt(dispatch: &Dispatch, lease: &Lease, rows: Vec<DueRow>) -> Attempted {
-    let unsent = |rows| Attempted { rows, answer: None };
-    let Ok(_permit) = dispatch.permits.acquire().await else {
-        return unsent(rows);
-    };
-    let may_begin = || dispatch.may_match() && lease.holds();
-    while may_begin()
-        && let Err(wait) = dispatch.rate.check(rows.len())
-    {
-        dispatch.pause(wait.min(SETTLE_INTERVAL)).await;
-    }
-    if !may_begin() {
-        return unsent(rows);
-    }
-    let mut admission = dispatch.breaker.admit();
-    if !admission.is_admitted() {
-        return unsent(rows);
-    }
-    let began = Instant::now();
-    let (answer, status) = dispatch.sink.send(&rows).await;
-    let (name, metrics) = (dispatch.name(), &dispatch.metrics);
-    let duration = metrics.request_duration.with_label_values(&[name]);
-    duration.observe(began.elapsed().as_secs_f64());
-    metrics.requests.with_label_values(&[name, &status]).inc();
-    let is_retry = rows.iter().any(|row| row.attempt > 1);
-    match &answer {
-        Answer::Delivered(_) => admission.succeed(name),
-        Answer::Failed(error) => admission.fail(name, is_retry, error),
-        // That is no fault of a row.
-        Answer::Unreachable(error) => admission.fail(name, false, error),
-        Answer::Unavailable(error, pause) => admission.refuse(name, *pause, error),
-        Answer::Gone(error) => dispatch.note_gone(error),
-    }
-    let answer = Some(answer);
-    Attempted { rows, answer }
-}
-
 impl Dispatch {
     async fn connect(&self) -> Result<LeasedConnection, SourceError> {
         let connection = self.setup.connect().await?;
@@ -559,47 +518,6 @@ impl Dispatch {
         definition.batch.saturating_mul(definition.connections)
     }
 
-    /// What becomes of the rows of a request. Those that the sink has not looked at go to `unsent`.
-    fn fates(
-        &self,
-        rows: Vec<DueRow>,
-        answer: Answer,
-        unsent: &mut Vec<DueRow>,
-    ) -> Vec<Settlement> {
-        let (refused, error) = match answer {
-            Answer::Delivered(refused) => (refused, None),
-            Answer::Failed(error) | Answer::Unreachable(error) => (Vec::new(), Some(error)),
-            Answer::Unavailable(..) | Answer::Gone(_) => {
-                unsent.extend(rows);
-                return Vec::new();
-            }
-        };
-        let refused: HashMap<String, String> = refused.into_iter().collect();
-        let settlements = rows.into_iter().map(|row| {
-            let error = refused.get(&row.id).or(error.as_ref()).cloned();
-            let fate = match error {
-                None => Fate::Delivered,
-                Some(error) => self.fate_after(&row, error),
-            };
-            Settlement { row, fate }
-        });
-        settlements.collect()
-    }
-
-    /// What becomes of a row whose attempt has failed.
-    fn fate_after(&self, row: &DueRow, error: String) -> Fate {
-        let done = usize::try_from(row.attempt - 1).unwrap_or_default();
-        match self.setup.definition.retry.get(done) {
-            None => Fate::Dead { error },
-            Some(pause) => {
-                let hash = xxh3_64(element_text(row).as_bytes()) % 1_001;
-                let factor = 1.0 - JITTER + 2.0 * JITTER * hash as f64 / 1_000.0;
-                let delay = pause.mul_f64(factor);
-                Fate::Failed { error, delay }
-            }
-        }
-    }
-
     fn count(&self, result: &str, rows: u64) {
         let counter = self.metrics.rows.with_label_values(&[self.name(), result]);
         counter.inc_by(rows);
@@ -616,21 +534,5 @@ impl Dispatch {
             .slots
             .with_label_values(&[self.name()])
             .set(slots);
-    }
-
-    /// Stops for good: the sink will never take anything again.
-    fn note_gone(&self, error: &str) {
-        if self.is_gone.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        tracing::error!(
-            "dispatch {}: stopped until it is started again: {error}",
-            self.name()
-        );
-        if self.sink.ends_process() {
-            self.fail(error);
-        } else {
-            self.stop();
-        }
     }
 }

@@ -5,10 +5,10 @@ use std::time::Duration;
 use backon::{BackoffBuilder, ExponentialBackoff, ExponentialBuilder};
 
 /// An endless iterator of pauses.
-pub(super) type RetryPauses = ExponentialBackoff;
+pub(crate) type RetryPauses = ExponentialBackoff;
 
 /// Pauses that grow from `min` to `max`, with jitter.
-pub(super) fn retry_pauses(min: Duration, max: Duration) -> RetryPauses {
+pub(crate) fn retry_pauses(min: Duration, max: Duration) -> RetryPauses {
     ExponentialBuilder::new()
         .with_min_delay(min)
         .with_max_delay(max)

@@ -49,6 +49,9 @@ const CANNOT_CONNECT_NOW: &str = "57P03";
 const KEEP_HEAP: &str =
     "select pg_catalog.octet_length(pg_catalog.repeat(pg_catalog.repeat(' ', 4096), 1024))";
 
+/// Begins a transaction that reads one snapshot and changes nothing.
+pub(crate) const READ_ONLY: &str = "begin isolation level repeatable read, read only";
+
 /// A database that larder reads from, by its URL.
 #[derive(Clone, Debug)]
 pub struct Database {

@@ -296,18 +296,10 @@ async fn at_most_once_sends_nothing_twice() {
 /// A session that is idle for `takeover` would be ended, and with it all that was taken.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_most_once_loses_nothing_to_a_slow_sink() {
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |_, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
     let toml = subscribers("interval = '1day'\ndelivery = 'at-most-once'\ntakeover = '1s'")
         + "rows = 60\nconcurrency = 1";
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let answering = async {
         while let Some(answer) = requests.recv().await {
             tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
@@ -324,18 +316,10 @@ async fn at_most_once_loses_nothing_to_a_slow_sink() {
 /// What was taken and not sent gets its due moment back, and is sent by the next connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn at_most_once_gives_back_what_a_lost_connection_leaves() {
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |_, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
     let toml = subscribers("interval = '1day'\ndelivery = 'at-most-once'\ntakeover = '2s'")
         + "rows = 10\nconcurrency = 1";
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let cutting = async {
         let mut is_first = true;
         while let Some(answer) = requests.recv().await {

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ring::hmac;
 
-use super::sink::{Answer, TestSink};
+use super::sink::TestSink;
 use super::{Bed, SUBSCRIBERS, subscribers};
 
 /// The numbers of the rows that are due.
@@ -127,17 +127,9 @@ async fn keys_and_moments_may_be_of_many_types() {
 /// The row is sent again when its new moment comes, as a new delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_application_changes_meanwhile_wins() {
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |_, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
     let toml = subscribers("interval = '1day'");
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let changing = async {
         let held = [
             requests.recv().await.unwrap(),

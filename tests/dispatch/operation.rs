@@ -6,7 +6,7 @@ use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 
 use super::processes::Dispatching;
-use super::sink::{Answer, TestSink};
+use super::sink::TestSink;
 use super::{Bed, SUBSCRIBERS, subscribers};
 use crate::harness::eventually;
 use crate::harness::larder_process::command;
@@ -65,17 +65,9 @@ async fn a_pause_holds_for_all_processes_and_after_a_restart() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_in_flight_is_awaited_and_rescheduled() {
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |_, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
     let toml = subscribers("interval = '1day'") + "rows = 10\nconcurrency = 2";
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let mut dispatching = Dispatching::start(&bed).await;
     let held = [
         requests.recv().await.unwrap(),

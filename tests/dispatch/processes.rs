@@ -24,8 +24,25 @@ pub(super) struct Dispatching {
 }
 
 impl Dispatching {
-    /// Starts it, and waits until its admin address answers.
+    /// Starts it, and waits until it is ready.
     pub(super) async fn start(bed: &Bed) -> Self {
+        let this = Self::begin(bed);
+        eventually("it answers", async || {
+            tokio::net::TcpStream::connect(this.admin)
+                .await
+                .ok()
+                .map(drop)
+        })
+        .await;
+        eventually("it is ready", async || {
+            (fetch(this.admin, "GET", "/readyz").await.status == 200).then_some(())
+        })
+        .await;
+        this
+    }
+
+    /// The same without waiting.
+    fn begin(bed: &Bed) -> Self {
         let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
         let admin = reserved.local_addr().unwrap();
         drop(reserved);
@@ -37,14 +54,6 @@ impl Dispatching {
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
             .unwrap();
-        eventually("it answers", async || {
-            tokio::net::TcpStream::connect(admin).await.ok().map(drop)
-        })
-        .await;
-        eventually("it is ready", async || {
-            (fetch(admin, "GET", "/readyz").await.status == 200).then_some(())
-        })
-        .await;
         Self { child, admin, log }
     }
 
@@ -100,17 +109,9 @@ async fn rows_of_a_killed_process_are_sent_by_another() {
 /// After SIGCONT it sends nothing of what it had matched.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |number, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait).filter(|_| number == 0),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|number| number == 0).await;
     let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let stopped = Dispatching::start(&bed).await;
     let held = requests.recv().await.unwrap();
     stopped.signal(Signal::SIGSTOP);
@@ -147,17 +148,9 @@ async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
 async fn a_process_that_is_cut_off_loses_its_slot() {
     use fault_proxy::{FaultProxy, NetworkFault};
 
-    let (asked, mut requests) = tokio::sync::mpsc::unbounded_channel();
-    let sink = TestSink::answering(move |number, _| {
-        let (answer, wait) = tokio::sync::oneshot::channel();
-        asked.send(answer).unwrap();
-        Answer {
-            wait: Some(wait).filter(|_| number == 0),
-            ..Answer::of(200, "")
-        }
-    });
+    let (sink, mut requests) = TestSink::holding(|number| number == 0).await;
     let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
-    let mut bed = Bed::new(SUBSCRIBERS, &toml, sink.await).await;
+    let mut bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let proxy = FaultProxy::start(&bed.url).await.unwrap();
     let direct = std::mem::replace(&mut bed.url, proxy.url.clone());
     let cut_off = Dispatching::start(&bed).await;
@@ -178,4 +171,27 @@ async fn a_process_that_is_cut_off_loses_its_slot() {
         .unwrap();
     cut_off.terminate().await;
     assert_eq!(bed.sink.rows().len(), 181);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgresql_is_waited_for_at_the_start() {
+    use fault_proxy::{FaultProxy, NetworkFault};
+
+    let toml = subscribers("interval = '1day'");
+    let mut bed = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
+    let proxy = FaultProxy::start(&bed.url).await.unwrap();
+    proxy.set(NetworkFault::Cut);
+    bed.url = proxy.url.clone();
+    let waiting = Dispatching::begin(&bed);
+    eventually("it waits", async || {
+        let log = std::fs::read_to_string(&waiting.log).unwrap();
+        log.contains("waiting for PostgreSQL").then_some(())
+    })
+    .await;
+    proxy.set(NetworkFault::None);
+    eventually("all rows", async || {
+        (bed.sink.rows().len() == 180).then_some(())
+    })
+    .await;
+    waiting.terminate().await;
 }

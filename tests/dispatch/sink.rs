@@ -9,6 +9,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
 use tower::ServiceExt;
 
 /// A request.
@@ -36,7 +38,7 @@ type Answers = Arc<dyn Fn(usize, &Received) -> Answer + Send + Sync>;
 
 /// A response, after a wait.
 pub(super) struct Answer {
-    pub(super) wait: Option<tokio::sync::oneshot::Receiver<()>>,
+    pub(super) wait: Option<oneshot::Receiver<()>>,
     pub(super) response: Response,
 }
 
@@ -79,6 +81,23 @@ impl TestSink {
             .with_state((received, answers));
         tokio::spawn(async move { axum_serve(listener, router).await });
         sink
+    }
+
+    /// Takes all rows, but answers the requests that `holds` says by their numbers only once the test drops what it receives
+    /// for each request.
+    pub(super) async fn holding(
+        holds: impl Fn(usize) -> bool + Send + Sync + 'static,
+    ) -> (Self, UnboundedReceiver<oneshot::Sender<()>>) {
+        let (asked, requests) = unbounded_channel();
+        let sink = Self::answering(move |number, _| {
+            let (answer, wait) = oneshot::channel();
+            asked.send(answer).unwrap();
+            Answer {
+                wait: Some(wait).filter(|_| holds(number)),
+                ..Answer::of(200, "")
+            }
+        });
+        (sink.await, requests)
     }
 
     /// What came until now.

@@ -135,6 +135,10 @@ fn what_anybody_could_reach_is_refused() {
         "insecure = true\nadmin = '0.0.0.0:81'",
         "2: admin: 0.0.0.0:81 can be reached from other machines: the admin address then needs",
     );
+    only(
+        "insecure = true\ndispatch_admin = '0.0.0.0:82'",
+        "2: dispatch_admin: 0.0.0.0:82 can be reached from other machines: the admin address then needs",
+    );
     let token = [("LARDER_AUTH__ADMIN_TOKEN", "0123456789abcdef")];
     let config = load(Some("admin = '0.0.0.0:81'"), &token, &[]).unwrap();
     let shown = format!("{config:?}{:?}", config.auth);

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use reqwest::Client;
-use reqwest::redirect::Policy;
 
+use crate::auth::{read_file, web_client};
 use crate::dispatch::batch::{DueRow, request_id};
 use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::sink::Answer;
@@ -16,9 +16,6 @@ use crate::resource::definition::Mistake;
 
 /// The most bytes of a response that are read. A longer one names no row.
 const RESPONSE_BYTES_MAX: usize = 1 << 20;
-
-/// The most bytes of a file with secrets.
-const SECRETS_BYTES_MAX: u64 = 64 << 10;
 
 const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -51,12 +48,7 @@ impl HttpSink {
             }
             Some(path) => read_keys(path).map_err(|message| refused("secret_file", message))?,
         };
-        // Only the first call has an effect. All other calls in larder install ring as well.
-        drop(rustls::crypto::ring::default_provider().install_default());
-        let client = Client::builder()
-            .timeout(sink.timeout)
-            .redirect(Policy::none())
-            .no_proxy()
+        let client = web_client(sink.timeout)
             .pool_max_idle_per_host(sink.concurrency)
             .build()
             .map_err(|error| refused("url", error.to_string()))?;
@@ -138,24 +130,14 @@ impl HttpSink {
 
 /// Reads keys, one a line.
 fn read_keys(path: &Path) -> Result<Vec<SigningKey>, String> {
-    let unreadable =
-        |error: &dyn std::fmt::Display| format!("{} can't be read: {error}", path.display());
-    let length = std::fs::metadata(path)
-        .map_err(|error| unreadable(&error))?
-        .len();
-    if length > SECRETS_BYTES_MAX {
-        return Err(unreadable(&format_args!(
-            "it has more than {SECRETS_BYTES_MAX} bytes"
-        )));
-    }
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+    let told = |error: &str| format!("{} {error}", path.display());
+    let bytes = read_file(path, "secret_file").map_err(|mistake| told(&mistake.message))?;
+    let text = std::str::from_utf8(&bytes).map_err(|_| told("is not UTF-8"))?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let keys: Vec<SigningKey> = lines
-        .map(SigningKey::parse)
-        .collect::<Result<_, _>>()
-        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let keys = lines.map(SigningKey::parse).collect::<Result<Vec<_>, _>>();
+    let keys = keys.map_err(|error| told(&format!("has a line that is no secret: {error}")))?;
     if keys.is_empty() {
-        return Err(format!("{} contains no secret", path.display()));
+        return Err(told("contains no secret"));
     }
     Ok(keys)
 }

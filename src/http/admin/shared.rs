@@ -1,4 +1,4 @@
-//! What the admin addresses of all commands have: health, the configuration, the log's filter, and who may use them.
+//! What the admin addresses of all commands have: health, the configuration, the log's filter, and the check of each request.
 
 use axum::Router;
 use axum::body::Bytes;
