@@ -128,7 +128,10 @@ pub(crate) async fn run(args: &WorkersArgs, seed: u64) -> Result<bool> {
         left_out: Vec::new(),
         tables: Tables::default(),
     };
-    let words: Vec<String> = std::env::args().skip(1).collect();
+    // Without paths, which are those of this machine.
+    let words = std::env::args().skip(1).filter(|word| !word.contains('/'));
+    let words = words.filter(|word| !["--larder", "--results"].contains(&word.as_str()));
+    let words: Vec<String> = words.collect();
     run.environment
         .command(format!("loadtest {}", words.join(" ")));
     let mut servers = Servers::new()?;

@@ -63,9 +63,12 @@ fn cell(value: &Value) -> String {
 pub(super) fn charts(settings: &[Setting], stores: &[(String, Vec<[f64; 2]>)]) -> String {
     let figures = ["match", "update"];
     let known = |number: f64| Some(number).filter(|number| *number > 0.0);
-    let mut charts = vec![Chart::new(ChartKind::Bar, "mean ms", figures)];
+    let bars = figures.map(|what| Chart::new(ChartKind::Bar, format!("{what}, mean ms"), [what]));
+    let mut charts = bars.to_vec();
     for (name, means) in stores {
-        charts[0].push(name, means[0].map(known));
+        for (chart, mean) in charts.iter_mut().zip(means[0]) {
+            chart.push(name, [known(mean)]);
+        }
     }
     for (place, name) in PARAMETERS.split(' ').enumerate() {
         let value = |number: &usize| settings[*number].values[place];
@@ -119,11 +122,11 @@ mod tests {
         let means = vec![[1.0, 2.0], [3.0, 4.0], [5.0, 0.0]];
         let text = charts(&settings, &[("redis".to_owned(), means)]);
         let charts = plot::parse("workers.chart", &text).unwrap();
-        let titles: Vec<&str> = charts[1..].iter().map(|chart| &*chart.title).collect();
+        let titles: Vec<&str> = charts[2..].iter().map(|chart| &*chart.title).collect();
         let over = |name| ["match", "update"].map(|what| format!("{what}, mean ms over {name}"));
         assert_eq!(titles, [over("rows"), over("batch")].concat());
-        assert_eq!(charts[0].rows[0].numbers, [Some(1.0), Some(2.0)]);
-        let rows = charts[4]
+        assert_eq!(charts[1].rows[0].numbers, [Some(2.0)]);
+        let rows = charts[5]
             .rows
             .iter()
             .map(|row| (&*row.label, row.numbers[0]));
