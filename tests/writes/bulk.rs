@@ -4,17 +4,21 @@ use std::convert::Infallible;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
+use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 use larder::server::Peer;
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
 use tower::ServiceExt;
 
+use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
-use crate::harness::service::{TestResponse, TestService};
+use crate::harness::service::{TestResponse, TestService, execute};
 use crate::harness::table_locks::{lock_table, unlock};
 use crate::writes::{CONFIG, SCHEMA, dept, start};
 
@@ -184,6 +188,29 @@ async fn what_postgresql_refuses_is_named() {
     let answer = larder.post_many(&[NDJSON], &text).await;
     refused(&answer, StatusCode::UNPROCESSABLE_ENTITY, "document 99: ");
     assert_eq!(larder.depts().await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_bulk_write_holds_no_lock_when_it_is_answered() {
+    let database = TestCluster::database().await;
+    execute(&database.url, SCHEMA).await;
+    let proxy = FaultProxy::start(&database.url).await.unwrap();
+    let larder = TestService::start_on(&proxy.url, CONFIG, &[]).await;
+    let mut direct = PgConnection::connect(&database.url).await.unwrap();
+    // PostgreSQL notices late that a connection is closed.
+    proxy.set(NetworkFault::Delay(Duration::from_millis(50)));
+    for (refused, status) in [("", StatusCode::CONFLICT), ("?", StatusCode::BAD_REQUEST)] {
+        let text = format!("{}{}{refused}", lines(1, MANY), lines(1, 1));
+        let answer = larder.post_many(&[NDJSON], &text).await;
+        assert_eq!(answer.status, status, "{}", answer.body);
+        let open = "select count(*)::text from pg_stat_activity \
+            where datname = current_database() and backend_xid is not null";
+        let open: String = sqlx::query_scalar(open)
+            .fetch_one(&mut direct)
+            .await
+            .unwrap();
+        assert_eq!(open, "0");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

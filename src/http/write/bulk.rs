@@ -7,7 +7,7 @@
 mod reader;
 
 use std::future::ready;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
@@ -37,6 +37,7 @@ use crate::http::write::WriteScopes;
 use crate::http::write::bulk::reader::{BATCH_BYTES, BulkBatch, BulkReader, ParsedDocument};
 use crate::http::write::document::check_writable;
 use crate::resource::body::{Framing, is_space};
+use crate::resource::writable::Rows;
 use crate::resource::{Resource, ResourceId};
 use crate::server::{ClientCounts, ClientPlace};
 use crate::source::token::Token;
@@ -167,15 +168,36 @@ impl BulkWrite<'_> {
         represented: bool,
     ) -> Result<Inserted, Problem> {
         let mut batches = pin!(stream::try_unfold(reader, BulkReader::rows));
-        let mut inserted = Inserted::default();
-        let Some(mut batch) = batches.try_next().await? else {
-            return Ok(inserted);
+        let Some(batch) = batches.try_next().await? else {
+            return Ok(Inserted::default());
         };
         // No connection to PostgreSQL was held until now; from now on the client must not be slow.
-        let limit = self.documents.request_timeout();
         let (resource, WriteScopes { writer, reader }) = (Arc::clone(&self.resource), scopes);
         let bulk = self.documents.insert_many(resource, writer, reader);
         let mut bulk = bulk.await?;
+        let inserted = self.insert_batches(&mut bulk, batch, batches, represented);
+        match inserted.await {
+            Ok(mut inserted) => {
+                inserted.token = self.documents.commit(bulk).await?;
+                Ok(inserted)
+            }
+            Err(problem) => {
+                bulk.roll_back().await;
+                Err(problem)
+            }
+        }
+    }
+
+    /// Inserts the documents of `batch` and of those that follow.
+    async fn insert_batches(
+        &self,
+        bulk: &mut BulkTransaction<'_>,
+        mut batch: BulkBatch<Rows>,
+        mut batches: Pin<&mut impl Stream<Item = Result<BulkBatch<Rows>, Problem>>>,
+        represented: bool,
+    ) -> Result<Inserted, Problem> {
+        let limit = self.documents.request_timeout();
+        let mut inserted = Inserted::default();
         let mut represented_keys = Vec::new();
         loop {
             let BulkBatch { first, documents } = batch;
@@ -204,9 +226,8 @@ impl BulkWrite<'_> {
             }
         }
         if represented {
-            inserted.representation = Some(self.represent(&mut bulk, &represented_keys).await?);
+            inserted.representation = Some(self.represent(bulk, &represented_keys).await?);
         }
-        inserted.token = self.documents.commit(bulk).await?;
         Ok(inserted)
     }
 

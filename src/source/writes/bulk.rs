@@ -1,7 +1,8 @@
 //! Bulk writes: many documents, inserted in one transaction as they arrive.
 //!
 //! Each bulk write has a connection of its own. Dropping it before the commit closes the connection, and PostgreSQL
-//! rolls back.
+//! rolls back as soon as it notices that. A client that gets an answer gets it after the rollback: its next request
+//! does not meet the locks of this one.
 
 use std::mem;
 use std::sync::Arc;
@@ -322,6 +323,12 @@ impl BulkTransaction<'_> {
             found => Some(found.and_then(|document| Ok(document.ok_or_else(gone)?.body()))),
         });
         Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
+    }
+
+    /// Waits until PostgreSQL has rolled back, for at most [`TIMEOUT_MARGIN`].
+    pub async fn roll_back(mut self) {
+        // Without an answer, closing the connection rolls back.
+        let _ended = tokio::time::timeout(TIMEOUT_MARGIN, self.transaction.roll_back()).await;
     }
 
     /// Commits. Returns the transaction; `None` if nothing was inserted.

@@ -21,7 +21,7 @@ const NOTIFICATION: u8 = b'A';
 pub enum NetworkFault {
     /// Everything passes.
     None,
-    /// Every piece waits this long, in both directions.
+    /// Every piece waits this long, in both directions, and so does the end of what the client sends.
     Delay(Duration),
     /// Connections end, new ones at once.
     Cut,
@@ -173,15 +173,18 @@ async fn discard(
     }
 }
 
+/// Waits for as long as the fault delays a piece.
+async fn delay(fault: &watch::Receiver<NetworkFault>) {
+    let delay = match *fault.borrow() {
+        NetworkFault::Delay(delay) => delay,
+        _ => return,
+    };
+    tokio::time::sleep(delay).await;
+}
+
 /// Delays a piece, or waits until the fault lets it pass.
 async fn hold(fault: &mut watch::Receiver<NetworkFault>) {
-    let delay = match *fault.borrow_and_update() {
-        NetworkFault::Delay(delay) => Some(delay),
-        _ => None,
-    };
-    if let Some(delay) = delay {
-        tokio::time::sleep(delay).await;
-    }
+    delay(fault).await;
     // The sender outlives this.
     let _passes = fault
         .wait_for(|fault| *fault != NetworkFault::BlackHole)
@@ -197,6 +200,7 @@ async fn pump(
     loop {
         let read = from.read(&mut chunk).await?;
         if read == 0 {
+            delay(&fault).await;
             return Ok(());
         }
         hold(&mut fault).await;
