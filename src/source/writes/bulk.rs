@@ -325,7 +325,7 @@ impl BulkTransaction<'_> {
         Ok(found.collect::<Result<Vec<Bytes>, SourceError>>()?)
     }
 
-    /// Waits until PostgreSQL has rolled back, for at most [`TIMEOUT_MARGIN`].
+    /// Waits until PostgreSQL has rolled back, for at most a second.
     pub async fn roll_back(mut self) {
         // Without an answer, closing the connection rolls back.
         let _ended = tokio::time::timeout(TIMEOUT_MARGIN, self.transaction.roll_back()).await;
