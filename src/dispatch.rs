@@ -147,6 +147,8 @@ impl Dispatch {
             tracing::info!("{reason}: {sql}");
         }
         check_slots(&mut connection, &setup.definition, &rows).await?;
+        let checked = sink.check(&setup.definition, &rows).await;
+        checked.map_err(|mistake| DispatchError::Unfit(vec![mistake]))?;
         let definition = &setup.definition;
         metrics.begin(&definition.name.value);
         Ok(Arc::new(Self {

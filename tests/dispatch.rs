@@ -3,6 +3,7 @@
 mod attempts;
 mod delivery;
 mod misfits;
+mod nats;
 mod operation;
 mod processes;
 mod sink;

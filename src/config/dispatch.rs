@@ -17,6 +17,7 @@ use crate::dispatch::definition::{
     Delivery, DispatchDefinition, IntervalFrom, SinkDefinition, SinkKind,
 };
 use crate::dispatch::sink::signature::SigningKey;
+use crate::dispatch::sink::subject::Subject;
 use crate::resource::definition::{Mistake, Place};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -127,7 +128,8 @@ impl PropertyTable for SinkDefinition {
     const HELP: &'static str = "Where the rows are sent.";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("type", r#""http""#, |s| Setting(Slot::SinkKind(&mut s.kind)))
-            .help("\"http\" (requests as Standard Webhooks 1.0), \"stdout\" (a line of JSON a row) or \"discard\"."),
+            .help("\"http\" (requests as Standard Webhooks 1.0), \"nats\" (a message of JetStream a row), \"stdout\" (a line of \
+                   JSON a row) or \"discard\"."),
         Property::<Self>::commented("url", r#""https://worker.example/hook""#, |s| {
             Setting(Slot::SinkUrl(&mut s.url))
         }),
@@ -159,6 +161,10 @@ impl PropertyTable for SinkDefinition {
             "Signs each request: whsec_… (HMAC) or whsk_… (ed25519); a list while secrets change. Absent: no signature.",
         ),
         Property::<Self>::commented("secret_file", "", |s| Setting(Slot::File(&mut s.secret_file))),
+        Property::<Self>::commented("subject", r#""subscribers.{worker_id}""#, |s| Setting(Slot::Text(&mut s.subject)))
+            .help("The subject of messages to NATS; {member} stands for a value of the row. A stream must take it."),
+        Property::<Self>::commented("credentials_file", "", |s| Setting(Slot::File(&mut s.credentials_file))),
+        Property::<Self>::commented("ca_file", "", |s| Setting(Slot::File(&mut s.ca_file))),
     ];
 
     fn unset(_: &Place) -> Self {
@@ -172,6 +178,9 @@ impl PropertyTable for SinkDefinition {
             headers: BTreeMap::new(),
             secret: Vec::new(),
             secret_file: None,
+            subject: None,
+            credentials_file: None,
+            ca_file: None,
         }
     }
 }
@@ -225,21 +234,42 @@ fn check_sink(dispatch: &DispatchDefinition, mistakes: &mut Vec<Mistake>) {
     let mut refuse = |key: &str, message: String| {
         mistakes.push(dispatch.mistake(&format!("sink.{key}"), message));
     };
-    let is_http = sink.kind == SinkKind::Http;
-    if is_http && sink.url.is_none() {
-        refuse("url", "`url` is missing: an HTTP sink needs it".to_owned());
+    let (http, nats) = (sink.kind == SinkKind::Http, sink.kind == SinkKind::Nats);
+    match &sink.url {
+        None if http || nats => refuse("url", "`url` is missing: the sink needs it".to_owned()),
+        Some(url) if (http || nats) && http != url.expose().starts_with("http") => {
+            refuse("url", "must begin with http:// or https:// for \"http\", with nats:// or tls:// for \"nats\"".to_owned());
+        }
+        _ => {}
     }
-    let of_http = [
-        ("url", sink.url.is_some()),
-        ("headers", !sink.headers.is_empty()),
-        ("secret", !sink.secret.is_empty()),
-        ("secret_file", sink.secret_file.is_some()),
-    ];
-    for (key, _) in of_http
-        .into_iter()
-        .filter(|(_, is_set)| *is_set && !is_http)
-    {
-        refuse(key, "has no effect without type = \"http\"".to_owned());
+    let (of_http, of_nats) = ("type = \"http\"", "type = \"nats\"");
+    for (key, is_set, has_effect, of) in [
+        ("url", sink.url.is_some(), http || nats, of_http),
+        ("headers", !sink.headers.is_empty(), http, of_http),
+        ("secret", !sink.secret.is_empty(), http, of_http),
+        ("secret_file", sink.secret_file.is_some(), http, of_http),
+        ("subject", sink.subject.is_some(), nats, of_nats),
+        (
+            "credentials_file",
+            sink.credentials_file.is_some(),
+            nats,
+            of_nats,
+        ),
+        ("ca_file", sink.ca_file.is_some(), nats, of_nats),
+    ] {
+        if is_set && !has_effect {
+            refuse(key, format!("has no effect without {of}"));
+        }
+    }
+    if nats {
+        match sink.subject.as_deref().map(Subject::parse) {
+            None => refuse(
+                "subject",
+                "`subject` is missing: messages need one".to_owned(),
+            ),
+            Some(Err(error)) => refuse("subject", error.to_owned()),
+            Some(Ok(_)) => {}
+        }
     }
     if !sink.secret.is_empty() && sink.secret_file.is_some() {
         refuse("secret_file", "can't be set beside `secret`".to_owned());

@@ -16,9 +16,9 @@ pub(super) enum UrlError {
     /// It contains a character that no URL contains.
     #[error("must not hold white space or control characters: percent-encode them")]
     Character,
-    /// It is no URL of a web server.
-    #[error("must be a URL that begins with http:// or https:// and names a host")]
-    NoWebServer,
+    /// It is no URL of a server that takes rows.
+    #[error("must be a URL that begins with http://, https://, nats:// or tls:// and names a host")]
+    NoSink,
     /// Something in the network could replace the keys.
     #[error("must begin with https://, or with http:// and a loopback address or localhost")]
     Unprotected,
@@ -35,15 +35,15 @@ pub(super) fn user(url: &str) -> String {
     ConnectionUrl::parse(url).map_or_else(|_| String::new(), |url| url.user().to_owned())
 }
 
-/// Accepts the URL of a web server.
-pub(super) fn check_http(url: &str) -> Result<(), UrlError> {
+/// Accepts the URL of a web server or of a server of NATS.
+pub(super) fn check_sink(url: &str) -> Result<(), UrlError> {
     if url.contains(|c: char| c.is_whitespace() || c.is_control()) {
         return Err(UrlError::Character);
     }
-    let parsed = reqwest::Url::parse(url).map_err(|_| UrlError::NoWebServer)?;
+    let parsed = reqwest::Url::parse(url).map_err(|_| UrlError::NoSink)?;
     match parsed.scheme() {
-        "http" | "https" if parsed.has_host() => Ok(()),
-        _ => Err(UrlError::NoWebServer),
+        "http" | "https" | "nats" | "tls" if parsed.has_host() => Ok(()),
+        _ => Err(UrlError::NoSink),
     }
 }
 

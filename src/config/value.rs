@@ -40,8 +40,9 @@ const DELIVERY: [(&str, Delivery); 2] = [
 ];
 const INTERVAL_FROM: [(&str, IntervalFrom); 2] =
     [("now", IntervalFrom::Now), ("due", IntervalFrom::Due)];
-const SINK: [(&str, SinkKind); 3] = [
+const SINK: [(&str, SinkKind); 4] = [
     ("http", SinkKind::Http),
+    ("nats", SinkKind::Nats),
     ("stdout", SinkKind::Stdout),
     ("discard", SinkKind::Discard),
 ];
@@ -103,7 +104,7 @@ pub(super) enum Slot<'a> {
     Delivery(&'a mut Delivery),
     /// `now` or `due`.
     IntervalFrom(&'a mut IntervalFrom),
-    /// `http`, `stdout` or `discard`.
+    /// `http`, `nats`, `stdout` or `discard`.
     SinkKind(&'a mut SinkKind),
     /// Where requests are sent.
     SinkUrl(&'a mut Option<Secret>),
@@ -300,7 +301,7 @@ impl Slot<'_> {
                 *at = Some(Secret::new(text));
             }
             Slot::SinkUrl(at) => {
-                url::check_http(text)?;
+                url::check_sink(text)?;
                 *at = Some(Secret::new(text));
             }
             Slot::Durations(at, bounds) => {
@@ -448,7 +449,7 @@ impl Slot<'_> {
             Slot::Durations(..) => "a list of durations such as [\"5s\", \"5m\"]",
             Slot::Delivery(_) => "\"at-least-once\" or \"at-most-once\"",
             Slot::IntervalFrom(_) => "\"now\" or \"due\"",
-            Slot::SinkKind(_) => "\"http\", \"stdout\" or \"discard\"",
+            Slot::SinkKind(_) => "\"http\", \"nats\", \"stdout\" or \"discard\"",
             Slot::SinkUrl(_) => "a URL such as \"https://worker.example/hook\"",
             Slot::JwksUrl(_) => "a URL such as \"https://login.example/.well-known/jwks.json\"",
             Slot::Algorithms(_) => "a list of algorithms such as [\"RS256\", \"ES256\"]",

@@ -55,7 +55,7 @@ pub struct DispatchDefinition {
 pub struct SinkDefinition {
     /// What takes the rows.
     pub kind: SinkKind,
-    /// Where an HTTP sink gets its requests. It may contain a password.
+    /// The address of the server. It may contain a password.
     pub url: Option<Secret>,
     /// The most rows of a request.
     pub rows: usize,
@@ -71,6 +71,12 @@ pub struct SinkDefinition {
     pub secret: Vec<Secret>,
     /// A file with such keys, one a line.
     pub secret_file: Option<PathBuf>,
+    /// The subject of messages; `{member}` stands for a value of the row.
+    pub subject: Option<String>,
+    /// A file with the JWT and the key of a user of NATS.
+    pub credentials_file: Option<PathBuf>,
+    /// Certificates of authorities that the server of NATS is checked by, instead of the system's.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// What takes the rows.
@@ -78,6 +84,8 @@ pub struct SinkDefinition {
 pub enum SinkKind {
     /// Requests as Standard Webhooks 1.0 has them.
     Http,
+    /// Messages to JetStream.
+    Nats,
     /// Lines of JSON on stdout.
     Stdout,
     /// Nothing: each row counts as delivered.

@@ -1,7 +1,9 @@
 //! Where rows are sent.
 
 mod http;
+mod nats;
 pub(crate) mod signature;
+pub(crate) mod subject;
 
 use std::io::{ErrorKind, Write};
 use std::num::NonZeroU32;
@@ -13,12 +15,16 @@ use governor::{DefaultDirectRateLimiter, Quota, RateLimiter};
 use crate::dispatch::batch::DueRow;
 use crate::dispatch::definition::{DispatchDefinition, SinkKind};
 use crate::dispatch::sink::http::HttpSink;
+use crate::dispatch::sink::nats::{NatsSink, StreamError};
 use crate::resource::definition::Mistake;
+use crate::resource::due::DueRows;
 
 /// What takes the rows.
 pub(super) enum Sink {
     /// A web server.
     Http(Box<HttpSink>),
+    /// A server of NATS.
+    Nats(Box<NatsSink>),
     /// This process's output.
     Stdout,
     /// Nothing.
@@ -48,15 +54,50 @@ impl Sink {
     pub(super) fn new(definition: &DispatchDefinition) -> Result<Self, Mistake> {
         Ok(match definition.sink.kind {
             SinkKind::Http => Self::Http(Box::new(HttpSink::new(definition)?)),
+            SinkKind::Nats => Self::Nats(Box::new(NatsSink::new(definition))),
             SinkKind::Stdout => Self::Stdout,
             SinkKind::Discard => Self::Discard,
         })
+    }
+
+    /// Checks that the sink fits the rows. One that can't be reached is asked again when rows are sent.
+    ///
+    /// # Errors
+    /// The sink can't take these rows.
+    pub(super) async fn check(
+        &self,
+        definition: &DispatchDefinition,
+        rows: &DueRows,
+    ) -> Result<(), Mistake> {
+        let Self::Nats(sink) = self else {
+            return Ok(());
+        };
+        match sink.check(rows).await {
+            Ok(()) => Ok(()),
+            Err(StreamError::Unfit(key, message)) => {
+                Err(definition.mistake(&format!("sink.{key}"), message))
+            }
+            Err(StreamError::Unreachable(error)) => {
+                let name = &definition.name.value;
+                tracing::warn!("dispatch {name}: the stream was not checked: {error}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Says why the row can't be sent at any time, if so.
+    pub(super) fn fault(&self, row: &DueRow) -> Option<String> {
+        match self {
+            Self::Nats(sink) => sink.fault(row),
+            _ => None,
+        }
     }
 
     /// Sends one request with these rows. Returns its outcome, and the status for the metrics.
     pub(super) async fn send(&self, rows: &[DueRow]) -> (Answer, String) {
         match self {
             Self::Http(sink) => sink.send(rows).await,
+            Self::Nats(sink) => sink.send(rows).await,
             Self::Discard => (Answer::Delivered(Vec::new()), "discarded".to_owned()),
             Self::Stdout => {
                 let lines: Vec<_> = rows.iter().map(|row| row.element.clone()).collect();

@@ -248,8 +248,12 @@ impl Worker<'_> {
 
     /// Has rows sent and rescheduled. Returns whether all of them were sent.
     async fn deliver(&mut self, rows: Vec<DueRow>) -> Result<bool, SourceError> {
-        let (unfit, rows): (Vec<DueRow>, Vec<DueRow>) =
-            rows.into_iter().partition(|row| row.fault.is_some());
+        let sink = &self.dispatch.sink;
+        let rows = rows.into_iter().map(|row| DueRow {
+            fault: row.fault.clone().or_else(|| sink.fault(&row)),
+            ..row
+        });
+        let (unfit, rows): (Vec<DueRow>, Vec<DueRow>) = rows.partition(|row| row.fault.is_some());
         let dead = unfit.into_iter().map(|row| Settlement {
             fate: Fate::Dead {
                 error: row.fault.clone().unwrap_or_default(),

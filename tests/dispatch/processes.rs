@@ -16,6 +16,12 @@ use crate::harness::eventually;
 use crate::harness::larder_process::{COMMAND_TIMEOUT, command};
 use crate::harness::raw_http::fetch;
 
+/// An address of this host that nothing listens at.
+pub(super) fn free_address() -> SocketAddr {
+    let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
+    reserved.local_addr().unwrap()
+}
+
 /// A running `larder dispatch`.
 pub(super) struct Dispatching {
     child: Child,
@@ -43,9 +49,7 @@ impl Dispatching {
 
     /// The same without waiting.
     fn begin(bed: &Bed) -> Self {
-        let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
-        let admin = reserved.local_addr().unwrap();
-        drop(reserved);
+        let admin = free_address();
         let log = bed.directory.path().join(format!("{}.log", admin.port()));
         let address = admin.to_string();
         let args = ["dispatch", "--admin", &address];
