@@ -166,13 +166,16 @@ impl NatsSink {
             options = options.add_root_certificates(path.clone());
         }
         let url = sink.url.as_ref().map_or("", |url| url.expose());
-        // The client takes no user from the URL.
+        // The client takes none of these from the URL (nats.rs #1623). As for other clients, a user alone is a token.
         if let Ok(url) = reqwest::Url::parse(url)
             && !url.username().is_empty()
         {
             let decoded = |text: &str| percent_decode_str(text).decode_utf8_lossy().into_owned();
-            let password = decoded(url.password().unwrap_or_default());
-            options = options.user_and_password(decoded(url.username()), password);
+            let user = decoded(url.username());
+            options = match url.password() {
+                Some(password) => options.user_and_password(user, decoded(password)),
+                None => options.token(user),
+            };
         }
         let client = options
             .connect(url)
