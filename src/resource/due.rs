@@ -30,7 +30,7 @@ pub enum DueType {
 }
 
 /// What becomes of a row that was delivered.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reschedule {
     /// It is due again so long after the statement.
     AfterNow(Duration),
@@ -296,15 +296,14 @@ impl DueRows {
         let update = |condition: &str| {
             format!(
                 "update {table} {own} set {due} = l.\"larder next\" from locked l where {} and {condition} and {is_later} \
-                 returning l.\"larder n\", {own}.{due}::text as due, \
-                 coalesce({own}.{due} > l.\"larder due\", true) as is_later",
+                 returning l.*, {own}.{due}::text as due, coalesce({own}.{due} > l.\"larder due\", true) as is_later",
                 is_key(&own, "l")
             )
         };
         let moved = match self.reschedule {
             Reschedule::Delete => format!(
                 "removed as (delete from {table} {own} using locked l where {} and l.\"larder delay\" is null \
-                 returning l.\"larder n\", null::text as due, true as is_later), retried as ({}), \
+                 returning l.*, null::text as due, true as is_later), retried as ({}), \
                  moved as (table removed union all table retried)",
                 is_key(&own, "l"),
                 update("l.\"larder delay\" is not null")
@@ -314,7 +313,7 @@ impl DueRows {
         format!(
             "with {wanted}, locked as materialized (select w.*, {key} as \"larder key\", {next} as \"larder next\" \
              from wanted w join {table} {own} on {same} where {own}.{due} = w.\"larder due\"{exists} \
-             order by {order} for update of {own} skip locked), {moved}, {records} \
+             order by {order} for {lock} of {own} skip locked), {moved}, {records} \
              select w.\"larder n\" as n, l.\"larder n\" is not null as locked, m.is_later, m.due, \
              l.\"larder n\" is null and exists (select from {table} {own} where {same} and {own}.{due} = w.\"larder due\"{exists}) \
              as waiting from wanted w left join locked l using (\"larder n\") left join moved m using (\"larder n\")",
@@ -322,25 +321,32 @@ impl DueRows {
             same = is_key(&own, "w"),
             exists = and_sql(self.resource.root.condition.as_ref(), &own),
             order = order.collect::<Vec<_>>().join(", "),
+            // Rows that refer to this one can be inserted meanwhile, unless it goes.
+            lock = if self.reschedule == Reschedule::Delete {
+                "update"
+            } else {
+                "no key update"
+            },
             records = self.records_sql(),
         )
     }
 
-    /// The parts of [`Self::settle_sql`] that write what is known of attempts.
+    /// The parts of [`Self::settle_sql`] that write what is known of attempts. None of them joins two parts of the statement:
+    /// PostgreSQL does not know how many rows those have, and would compare each with each.
     fn records_sql(&self) -> String {
         let name = literal(&self.dispatch);
         format!(
             "kept as (insert into larder.delivery as v (dispatch, key, due, first_due, attempts, error) \
-             select {name}, l.\"larder key\", m.due, l.\"larder first due\", l.\"larder attempts\", l.\"larder error\" \
-             from moved m join locked l using (\"larder n\") where l.\"larder delay\" is not null \
+             select {name}, m.\"larder key\", m.due, m.\"larder first due\", m.\"larder attempts\", m.\"larder error\" \
+             from moved m where m.\"larder delay\" is not null \
              on conflict (dispatch, key) do update set due = excluded.due, first_due = excluded.first_due, \
              attempts = excluded.attempts, error = excluded.error, failed_at = now()), \
-             cleared as (delete from larder.delivery v using moved m join locked l using (\"larder n\") \
-             where l.\"larder delay\" is null and l.\"larder attempts\" > 1 and v.dispatch = {name} and v.key = l.\"larder key\"), \
+             cleared as (delete from larder.delivery v using moved m \
+             where m.\"larder delay\" is null and m.\"larder attempts\" > 1 and v.dispatch = {name} and v.key = m.\"larder key\"), \
              dead as (insert into larder.dead_letter (dispatch, id, key, due, element, attempts, error) \
-             select {name}, l.\"larder id\", l.\"larder key\", l.\"larder first due\", l.\"larder element\", \
-             l.\"larder attempts\", l.\"larder error\" from moved m join locked l using (\"larder n\") \
-             where l.\"larder element\" is not null on conflict (dispatch, id) do nothing)"
+             select {name}, m.\"larder id\", m.\"larder key\", m.\"larder first due\", m.\"larder element\", \
+             m.\"larder attempts\", m.\"larder error\" from moved m \
+             where m.\"larder element\" is not null on conflict (dispatch, id) do nothing)"
         )
     }
 
