@@ -24,7 +24,7 @@ pub struct DispatchMetrics {
     pub request_duration: HistogramVec,
     /// `larder_dispatch_errors_total{dispatch}`: errors of PostgreSQL, each of which ended the work on a slot.
     pub errors: IntCounterVec,
-    /// `larder_dispatch_lag_seconds{dispatch}`: how long the oldest row that the last poll saw has been due.
+    /// `larder_dispatch_lag_seconds{dispatch}`: how long the oldest due row had been due at the last look at its slot.
     pub lag: GaugeVec,
     /// `larder_dispatch_slots{dispatch}`: slots that this process works on.
     pub slots: IntGaugeVec,

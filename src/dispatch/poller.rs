@@ -141,22 +141,22 @@ impl Poller {
         let began = Instant::now();
         let due = poll_slots(connection, rows, &asked).await?;
         let took = began.elapsed();
-        for (slot, _) in asked.iter().filter(|(_, (_, begins))| *begins) {
-            dispatch
-                .slots
-                .with(slot, |state| state.beginning.note(took));
+        for (slot, (_, begins)) in &asked {
+            dispatch.slots.with(slot, |state| {
+                state.lag = 0.0;
+                if *begins {
+                    state.beginning.note(took);
+                }
+            });
         }
-        let lag = due.iter().map(|(_, age)| *age).fold(0.0, f64::max);
-        dispatch
-            .metrics
-            .lag
-            .with_label_values(&[dispatch.name()])
-            .set(lag);
-        for (number, _) in &due {
+        for (number, age) in &due {
             if let Some((slot, _)) = asked.get(*number) {
+                dispatch.slots.with(slot, |state| state.lag = *age);
                 dispatch.slots.queue(slot);
             }
         }
+        let lag = dispatch.metrics.lag.with_label_values(&[dispatch.name()]);
+        lag.set(dispatch.slots.lag());
         self.end_if_idle();
         Ok(())
     }

@@ -57,6 +57,8 @@ pub(super) struct SlotState {
     /// `None`: from the first row on.
     pub(super) position: Option<Position>,
     pub(super) beginning: Beginning,
+    /// How many seconds its oldest row had been due at the last look; 0 without a due row.
+    pub(super) lag: f64,
     /// Without an index on the due moment: when the slot is read again.
     pub(super) look_at: Option<Instant>,
     /// Rows that were sent and are not rescheduled yet.
@@ -112,6 +114,16 @@ impl Slots {
             .filter(|(_, slot)| !slot.is_worked && !slot.is_queued);
         idle.map(|(values, slot)| (Arc::clone(values), of(slot)))
             .collect()
+    }
+
+    /// The greatest lag of a slot, also of those that a worker has and that are not looked at meanwhile.
+    pub(super) fn lag(&self) -> f64 {
+        let state = self.lock();
+        state
+            .known
+            .values()
+            .map(|slot| slot.lag)
+            .fold(0.0, f64::max)
     }
 
     /// Queues a slot that has due rows.

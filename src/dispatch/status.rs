@@ -36,7 +36,7 @@ pub struct DispatchStatus {
     gone: bool,
     /// Slots that this process works on.
     slots: usize,
-    /// How long the oldest row that the last poll saw has been due. Always 0 without an index on the due moment.
+    /// How long the oldest due row had been due at the last look at its slot. Always 0 without an index on the due moment.
     lag_seconds: f64,
     /// Whether an index has the due moment after the columns of the partition.
     due_indexed: bool,

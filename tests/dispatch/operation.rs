@@ -151,3 +151,37 @@ async fn serve_needs_none_of_it() {
         "{script}"
     );
 }
+
+/// Slots that are worked on or wait for that are not looked at: their backlog was shown as no lag.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_lag_is_also_that_of_slots_that_are_not_looked_at() {
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
+    let toml = subscribers("interval = '1day'\npartition = 'zone'");
+    let sql = format!(
+        "{SUBSCRIBERS}; update subscriber set notify_after = null where zone = 0; \
+         create index on subscriber (zone, notify_after)"
+    );
+    let bed = Bed::new(&sql, &toml, sink).await;
+    let dispatching = Dispatching::start(&bed).await;
+    let status = async || {
+        let status = fetch(dispatching.admin, "GET", "/status").await.json();
+        status["dispatches"][0].clone()
+    };
+    let held = requests.recv().await.unwrap();
+    // The poller looks for due rows between two pauses.
+    for is_paused in [true, false, true] {
+        let sql = format!(
+            "insert into larder.dispatch (name, is_paused) values ('subscribers', {is_paused}) \
+             on conflict (name) do update set is_paused = excluded.is_paused"
+        );
+        bed.execute(&sql).await;
+        eventually("the poller knows", async || {
+            (status().await["paused"] == is_paused).then_some(())
+        })
+        .await;
+    }
+    let lag = status().await["lag_seconds"].as_f64().unwrap();
+    assert!((100.0..1000.0).contains(&lag), "{lag}");
+    drop((held, requests));
+    dispatching.terminate().await;
+}
