@@ -50,7 +50,7 @@ use crate::dispatch::fit::read_rows;
 use crate::dispatch::settlement::check_settlement;
 use crate::dispatch::sink::{RateLimit, Sink};
 use crate::dispatch::slots::Slots;
-use crate::dispatch::status::TableStatus;
+use crate::dispatch::status::{RecentRate, TableStatus};
 use crate::feed::FeedConfig;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::due::DueRows;
@@ -126,6 +126,7 @@ pub struct Dispatch {
     failure: OnceLock<String>,
     /// What the database has said last of the table, and when.
     table_status: tokio::sync::Mutex<Option<(Instant, Option<TableStatus>)>>,
+    recent_rate: RecentRate,
     stop: watch::Sender<bool>,
 }
 
@@ -165,6 +166,7 @@ impl Dispatch {
             is_gone: AtomicBool::new(false),
             failure: OnceLock::new(),
             table_status: tokio::sync::Mutex::default(),
+            recent_rate: RecentRate::new(),
             stop: watch::Sender::new(false),
             setup,
         }))

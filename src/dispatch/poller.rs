@@ -35,6 +35,7 @@ pub(super) async fn run(dispatch: Arc<Dispatch>) {
     };
     let mut stopped = dispatch.stop.subscribe();
     while !dispatch.is_stopping() {
+        dispatch.note_rate();
         let polled = tokio::select! {
             polled = tokio::time::timeout(POLL_MAX, poller.poll()) => polled,
             _ = stopped.wait_for(|stop| *stop) => break,

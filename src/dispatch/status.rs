@@ -1,6 +1,7 @@
 //! What `/status` of `larder dispatch` shows.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -17,6 +18,9 @@ const READ_MAX: Duration = Duration::from_secs(5);
 
 /// The shortest time between two reads.
 const READ_PAUSE: Duration = Duration::from_secs(1);
+
+/// The shortest time between two samples of the rows that were delivered.
+const SAMPLE_PAUSE: Duration = Duration::from_secs(30);
 
 /// The table with its partitions: updates and those that were HOT, dead rows, and the oldest snapshot that keeps dead rows.
 const TABLE_SQL: &str = "\
@@ -42,6 +46,8 @@ pub struct DispatchStatus {
     due_indexed: bool,
     /// Rows that were delivered since the start.
     delivered: u64,
+    /// Rows per second that were delivered, over the last 30 s to 60 s.
+    rate: f64,
     /// Of all processes; absent if the database does not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     database: Option<TableStatus>,
@@ -58,7 +64,46 @@ pub(super) struct TableStatus {
     oldest_snapshot_seconds: Option<f64>,
 }
 
+/// How many rows had been delivered at the last two samples, which are at least [`SAMPLE_PAUSE`] apart.
+#[derive(Debug)]
+pub(super) struct RecentRate(Mutex<[(Instant, u64); 2]>);
+
+impl RecentRate {
+    pub(super) fn new() -> Self {
+        Self(Mutex::new([(Instant::now(), 0); 2]))
+    }
+
+    /// Takes a sample if it is time to.
+    fn note(&self, delivered: u64) {
+        let mut samples = self.lock();
+        if samples[1].0.elapsed() >= SAMPLE_PAUSE {
+            *samples = [samples[1], (Instant::now(), delivered)];
+        }
+    }
+
+    /// Rows per second since the older sample.
+    fn per_second(&self, delivered: u64) -> f64 {
+        let (at, before) = self.lock()[0];
+        let seconds = at.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
+        delivered.saturating_sub(before) as f64 / seconds
+    }
+
+    fn lock(&self) -> MutexGuard<'_, [(Instant, u64); 2]> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Dispatch {
+    /// Takes a sample of the rows that were delivered, for the rate.
+    pub(super) fn note_rate(&self) {
+        self.recent_rate.note(self.delivered());
+    }
+
+    fn delivered(&self) -> u64 {
+        let labels = [self.name(), "delivered"];
+        self.metrics.rows.with_label_values(&labels).get()
+    }
+
     /// Whether it will never send anything again.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
@@ -67,17 +112,15 @@ impl Dispatch {
     /// How the dispatch is.
     pub async fn status(&self) -> DispatchStatus {
         let name = self.name();
+        let delivered = self.delivered();
         DispatchStatus {
             paused: self.is_paused.load(Ordering::Relaxed),
             breaker: self.breaker.state(),
             slots: self.slots.worked(),
             lag_seconds: self.metrics.lag.with_label_values(&[name]).get(),
             due_indexed: self.rows().is_due_indexed,
-            delivered: self
-                .metrics
-                .rows
-                .with_label_values(&[name, "delivered"])
-                .get(),
+            delivered,
+            rate: self.recent_rate.per_second(delivered),
             database: self.recent_table_status().await,
             gone: self.is_gone.load(Ordering::Relaxed),
             name: name.to_owned(),
@@ -135,5 +178,24 @@ impl Dispatch {
         self.is_paused.store(is_paused, Ordering::Relaxed);
         connection.close().await?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_rate_is_that_of_the_last_minute() {
+        let (rate, mut delivered) = (RecentRate::new(), 0);
+        assert_eq!(rate.per_second(delivered), 0.0);
+        for rows in [10, 500, 0] {
+            for _ in 0..90 {
+                tokio::time::advance(Duration::from_secs(1)).await;
+                delivered += rows;
+                rate.note(delivered);
+            }
+            assert_eq!(rate.per_second(delivered), rows as f64);
+        }
     }
 }

@@ -68,7 +68,7 @@ struct StatusPage {
 
 /// The admin address.
 pub fn router(admin: Admin) -> Router {
-    let router = dashboard::add_to(Router::new())
+    let router = dashboard::add_to(Router::new(), &dashboard::SERVE_PAGE)
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status))

@@ -10,7 +10,7 @@ use super::sink::TestSink;
 use super::{Bed, SUBSCRIBERS, subscribers};
 use crate::harness::eventually;
 use crate::harness::larder_process::command;
-use crate::harness::raw_http::fetch;
+use crate::harness::raw_http::{exchange, fetch, parse};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_for_all_processes_and_after_a_restart() {
@@ -150,6 +150,50 @@ async fn serve_needs_none_of_it() {
         script.contains("create table if not exists larder.dead_letter"),
         "{script}"
     );
+}
+
+/// Without the token the page asks for it; its files must not tell anything else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_needs_no_token_and_what_it_shows_does() {
+    const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+    let toml = format!(
+        "{}[auth]\nadmin_token = '{TOKEN}'",
+        subscribers("interval = '1day'")
+    );
+    let bed = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
+    let dispatching = Dispatching::start(&bed).await;
+    let page = fetch(dispatching.admin, "GET", "/").await;
+    let files = page
+        .body
+        .split('"')
+        .filter(|part| part.starts_with("dashboard/"));
+    let files: Vec<String> = files.map(|file| format!("/{file}")).collect();
+    assert!(files.contains(&"/dashboard/dispatch.js".to_owned()));
+    for file in files.iter().map(String::as_str).chain(["/"]) {
+        let answer = fetch(dispatching.admin, "GET", file).await;
+        assert_eq!(answer.status, 200, "{file}");
+        let policy = answer.header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; script-src 'self'"),
+            "{file}"
+        );
+    }
+    let path = "/dispatch/subscribers/pause";
+    for (method, path) in [("GET", "/status"), ("GET", "/metrics"), ("POST", path)] {
+        let answer = fetch(dispatching.admin, method, path).await;
+        assert_eq!(answer.status, 401, "{path}");
+    }
+    let request = format!(
+        "GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+    );
+    let status = eventually("all rows", async || {
+        let answer = exchange(dispatching.admin, request.as_bytes()).await;
+        let status = parse(&answer).json()["dispatches"][0].clone();
+        (status["delivered"] == 180).then_some(status)
+    })
+    .await;
+    assert!(status["rate"].as_f64().unwrap() > 1.0, "{status}");
+    dispatching.terminate().await;
 }
 
 /// Slots that are worked on or wait for that are not looked at: their backlog was shown as no lag.

@@ -13,19 +13,22 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::checks::dashboard::browser::Browser;
 use crate::checks::dashboard::hostile_page::HostilePage;
-use crate::harness::free_address;
 use crate::harness::http::{self, HttpConnection};
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process::cpu_time;
 use crate::harness::run_directory::RunDirectory;
 use crate::harness::session::SqlSession;
+use crate::harness::{await_listening, free_address};
 
+/// Of the larder without a token.
+const DISPATCH: &str = "[[dispatch]]\nname = 'due'\ntable = 'due'\ndue = 'at'\ndelete = true\n[dispatch.sink]\ntype = 'discard'\n";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Resources beside `orders` and `notes`.
 const PARTS: u32 = 998;
@@ -99,11 +102,12 @@ pub(crate) async fn run(args: &DashboardArgs, binary: PathBuf, seed: u64) -> any
     };
     let many = format!("[auth]\nadmin_token = '{TOKEN}'\n{}", resources(PARTS));
     let mut guarded = start("guarded", many).await?;
-    let mut open = start("open", resources(0)).await?;
+    let mut open = start("open", resources(0) + DISPATCH).await?;
     let browser = Browser::start(free_address(&mut rng)?).await?;
     browser.emulate(WINDOW, "light").await?;
     let hostile = [free_address(&mut rng)?, free_address(&mut rng)?];
     check(args, &browser, &guarded, &open, hostile, postgres.url()).await?;
+    dispatch_is_paused(&browser, &open, free_address(&mut rng)?).await?;
     browser.quit().await?;
     open.terminate().await?;
     guarded.terminate().await?;
@@ -149,6 +153,8 @@ fn schema() -> String {
          insert into orders select n, n, repeat('x', 500) from generate_series(1, {ORDERS}) n;
          create table notes (key text primary key, text text);
          insert into notes values ('<script>alert(1)</script>', '<script>alert(4)</script>');
+         create table due (id int primary key, at timestamptz);
+         insert into due values (1, now());
          create table part (id int primary key);
          insert into part values (1);"
     )
@@ -506,6 +512,38 @@ async fn lost_feed_is_told(browser: &Browser) -> anyhow::Result<()> {
         .until("that reads may be lost with the feed", shown)
         .await?;
     println!("PostgreSQL is not called reachable while the feed is lost");
+    Ok(())
+}
+
+/// The page of `larder dispatch` shows what was delivered, and its button pauses and resumes.
+async fn dispatch_is_paused(
+    browser: &Browser,
+    larder: &Larder,
+    admin: SocketAddr,
+) -> anyhow::Result<()> {
+    let _dispatching = Command::new(&larder.config.binary)
+        .args(["dispatch", "--log-level", "warn"])
+        .args(["--config", "larder.toml", "--admin"])
+        .arg(admin.to_string())
+        .current_dir(&larder.config.directory)
+        .env_clear()
+        .kill_on_drop(true)
+        .spawn()?;
+    await_listening(admin).await?;
+    browser.goto(&format!("http://{admin}/")).await?;
+    let delivered = "return document.querySelectorAll('#dispatches dd')[2]?.textContent === '1'";
+    browser
+        .until("the row that was delivered", delivered)
+        .await?;
+    for state in ["paused", "running"] {
+        browser.click("#dispatches button").await?;
+        let shown =
+            format!("return document.querySelector('#dispatches dd').textContent === '{state}'");
+        browser.until(state, &shown).await?;
+    }
+    let violations = browser.run("return window.violations").await?;
+    ensure!(violations == json!([]), "its policy refused {violations}");
+    println!("a dispatch is shown, paused and resumed");
     Ok(())
 }
 

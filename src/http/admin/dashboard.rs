@@ -1,15 +1,25 @@
-//! The dashboard, `GET /`: a page that shows what the other paths of the admin address tell.
+//! The dashboard, `GET /`: a page that shows what the other paths of the admin address tell. `larder dispatch` has one of its
+//! own, which shares the files.
 //!
 //! Its files are in the binary, and no build makes them. They need no admin token, since they contain no data: the page
 //! asks for the token. uPlot 1.6.32 (MIT), which draws the charts, comes from npm's `uplot`: `dashboard/renew` fetches it,
 //! and `dashboard/uplot` holds it with its licence and checksums.
 
+use std::slice::from_ref;
+
 use axum::Router;
 
 use crate::http::page::{HTML, PageFile, SCRIPT, STYLE, file_routes};
 
-static FILES: [PageFile; 11] = [
-    own("/", HTML, include_bytes!("dashboard/index.html")),
+/// The page of `larder serve`.
+pub(super) static SERVE_PAGE: PageFile = own("/", HTML, include_bytes!("dashboard/index.html"));
+
+/// The page of `larder dispatch`.
+pub(super) static DISPATCH_PAGE: PageFile =
+    own("/", HTML, include_bytes!("dashboard/dispatch.html"));
+
+/// What the pages load.
+static FILES: [PageFile; 12] = [
     own(
         "/dashboard/style.css",
         STYLE,
@@ -31,9 +41,19 @@ static FILES: [PageFile; 11] = [
         include_bytes!("dashboard/charts.js"),
     ),
     own(
+        "/dashboard/dispatch.js",
+        SCRIPT,
+        include_bytes!("dashboard/dispatch.js"),
+    ),
+    own(
         "/dashboard/key.js",
         SCRIPT,
         include_bytes!("dashboard/key.js"),
+    ),
+    own(
+        "/dashboard/live.js",
+        SCRIPT,
+        include_bytes!("dashboard/live.js"),
     ),
     own(
         "/dashboard/overview.js",
@@ -73,36 +93,42 @@ const fn own(path: &'static str, media_type: &'static str, bytes: &'static [u8])
     }
 }
 
-/// Adds the routes of the page and its files.
-pub(super) fn add_to<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
-    file_routes(&FILES).fold(router, |router, (path, methods)| {
+/// Adds the routes of `page` and of the files.
+pub(super) fn add_to<S: Clone + Send + Sync + 'static>(
+    router: Router<S>,
+    page: &'static PageFile,
+) -> Router<S> {
+    let routes = file_routes(from_ref(page)).chain(file_routes(&FILES));
+    routes.fold(router, |router, (path, methods)| {
         router.route(path, methods)
     })
 }
 
-/// Whether the page or one of its files is at `path`.
+/// Whether a page or one of the files is at `path`.
 pub(super) fn has_file(path: &str) -> bool {
-    FILES.iter().any(|file| file.path == path)
+    path == "/" || FILES.iter().any(|file| file.path == path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What a browser transfers for the page, as it is sent: the vendored files compressed, its own as they are.
+    /// What a browser transfers at most for a page, as it is sent: the vendored files compressed, its own as they are.
     const TRANSFERRED_BYTES_MAX: usize = 150_000;
 
     #[test]
-    fn the_page_is_small() {
-        let bytes: usize = FILES.iter().map(|file| file.bytes.len()).sum();
+    fn the_pages_are_small() {
+        let files: usize = FILES.iter().map(|file| file.bytes.len()).sum();
+        let bytes = files + SERVE_PAGE.bytes.len();
         assert!(bytes <= TRANSFERRED_BYTES_MAX, "{bytes}");
     }
 
-    /// A file that the page does not name is never loaded, or loaded late.
+    /// A file that no page names is never loaded, or loaded late.
     #[test]
-    fn the_page_names_each_file() {
-        let page = include_str!("dashboard/index.html");
-        for file in FILES.iter().filter(|file| file.path != "/") {
+    fn the_pages_name_each_file() {
+        let page = [SERVE_PAGE, DISPATCH_PAGE].map(|page| page.bytes).concat();
+        let page = String::from_utf8(page).unwrap();
+        for file in &FILES {
             assert!(
                 page.contains(&format!("\"{}\"", &file.path[1..])),
                 "{}",

@@ -1,4 +1,4 @@
-//! The admin address of `larder dispatch`: health, metrics, status, pause.
+//! The admin address of `larder dispatch`: its page, health, metrics, status, pause.
 
 use std::sync::Arc;
 
@@ -14,8 +14,8 @@ use tokio::time::Instant;
 
 use crate::dispatch::status::DispatchStatus;
 use crate::dispatch::{Dispatch, DispatchMetrics};
-use crate::http::admin::json;
 use crate::http::admin::shared::{AdminShared, with_shared};
+use crate::http::admin::{dashboard, json};
 use crate::http::problem::Problem;
 
 /// What the handlers need.
@@ -42,7 +42,7 @@ struct StatusPage {
 
 /// The admin address of `larder dispatch`.
 pub fn router(admin: DispatchAdmin) -> Router {
-    let router = Router::new()
+    let router = dashboard::add_to(Router::new(), &dashboard::DISPATCH_PAGE)
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .route("/status", get(status))

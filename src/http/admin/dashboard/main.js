@@ -1,11 +1,11 @@
-// Asks larder for what the page shows, for as long as somebody can see it.
+// Asks larder for what the page shows.
 
 import { read } from "./api.js";
 import { showCharts } from "./charts.js";
 import { choose, readLevel, setResources } from "./key.js";
+import { poll } from "./live.js";
 import { showFacts, showFaults } from "./overview.js";
 import { ResourceTable, showRecent } from "./tables.js";
-import { setText } from "./view.js";
 
 const SAMPLES_MAX = 900;
 const RECENT_SAMPLES = 60;
@@ -19,39 +19,6 @@ const RECENT_EVERY = 3_000;
 const table = new ResourceTable((name) => choose(name));
 let history = null;
 let status = null;
-let lost = null;
-
-function visible() {
-  if (document.visibilityState === "visible") return Promise.resolve();
-  setText(connection, "Paused");
-  return new Promise((resolve) => {
-    document.addEventListener("visibilitychange", () => resolve(visible()), { once: true });
-  });
-}
-
-const connection = document.getElementById("connection");
-
-function noteAnswer(hasAnswered) {
-  lost = hasAnswered ? null : lost ?? Date.now();
-  setText(connection, hasAnswered ? "Live" : "No answer");
-  connection.className = hasAnswered ? "live" : "lost";
-  if (!hasAnswered) showFaults(status?.faults, lost);
-}
-
-// Asks again and again, `every` milliseconds after the last answer.
-async function poll(every, ask) {
-  for (;;) {
-    await visible();
-    try {
-      await ask();
-      noteAnswer(true);
-    } catch (error) {
-      console.warn(error);
-      noteAnswer(false);
-    }
-    await new Promise((resolve) => setTimeout(resolve, every()));
-  }
-}
 
 // Appends the lists of `later` to those of `earlier`, which may be lists by place.
 function append(earlier, later) {
@@ -111,7 +78,11 @@ function statusEvery() {
   return status?.resources.length > MANY_RESOURCES ? STATUS_OF_MANY_EVERY : STATUS_EVERY;
 }
 
-poll(statusEvery, askStatus);
-poll(() => HISTORY_EVERY, askHistory);
-poll(() => RECENT_EVERY, askRecent);
+function tellLost(lost) {
+  showFaults(status?.faults, lost);
+}
+
+poll(statusEvery, askStatus, tellLost);
+poll(() => HISTORY_EVERY, askHistory, tellLost);
+poll(() => RECENT_EVERY, askRecent, tellLost);
 readLevel();

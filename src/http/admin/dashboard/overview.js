@@ -44,12 +44,13 @@ export function showFaults(faults, lost) {
 }
 
 // A list of facts under a title. The values are replaced, not the elements.
-class Card {
+export class Card {
   constructor(parent, title, labels, note = "") {
     this.values = labels.map(() => element("dd"));
     const rows = labels.map((label, index) =>
       element("div", {}, element("dt", {}, label), this.values[index]));
-    parent.append(element("article", {}, element("h3", {}, title, element("span", {}, note)), element("dl", {}, ...rows)));
+    this.article = element("article", {}, element("h3", {}, title, element("span", {}, note)), element("dl", {}, ...rows));
+    parent.append(this.article);
   }
 
   show(...values) {
