@@ -148,6 +148,21 @@ pub struct SeedArgs {
     /// Rows of table emp for each row of dept
     #[arg(long, value_name = "M", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub emps_per_dept: u32,
+    /// Instead of these, create table subscribers for `dispatch`, with N rows that are due, and print its `[[dispatch]]`
+    #[arg(long, value_name = "N", conflicts_with_all = ["depts", "emps_per_dept"], value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub subscribers: Option<u32>,
+    /// Its index: due suits where few rows are due at a time, slot where most are
+    #[arg(long, value_enum, requires = "subscribers", default_value_t = SubscribersLayout::Due)]
+    pub layout: SubscribersLayout,
+}
+
+/// The index of table `subscribers`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SubscribersLayout {
+    /// With the due moment.
+    Due,
+    /// Without it, and with room for updates in each page.
+    Slot,
 }
 
 /// Flags of `install`.
@@ -491,6 +506,9 @@ mod tests {
             &["config"],
             &["config", "--example", "--dump"],
             &["seed", "--depts", "-1"],
+            &["seed", "--subscribers", "0"],
+            &["seed", "--subscribers", "1", "--depts", "1"],
+            &["seed", "--layout", "slot"],
             &["dance"],
         ] {
             assert_eq!(parse(args).unwrap_err().exit_code(), 2, "{args:?}");
@@ -535,7 +553,9 @@ mod tests {
             command(&["seed", "--depts", "7", "--emps-per-dept", "0"]),
             Command::Seed(SeedArgs {
                 depts: 7,
-                emps_per_dept: 0
+                emps_per_dept: 0,
+                subscribers: None,
+                ..
             })
         ));
     }

@@ -6,7 +6,9 @@ use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::process::Command;
 
+use crate::command::value;
 use crate::harness::cluster::TestCluster;
+use crate::harness::larder_process::{run, stderr};
 
 #[tokio::test]
 async fn seeding_again_adds_only_missing_rows() {
@@ -31,6 +33,42 @@ async fn seeding_again_adds_only_missing_rows() {
         .await
         .unwrap();
     assert_eq!(mine, "MINE");
+}
+
+/// The second time nothing is changed.
+#[tokio::test]
+async fn subscribers_are_due_in_480_slots_and_never_overwritten() {
+    let directory = TempDir::new().unwrap();
+    for (layout, filled, index) in [
+        ("due", None, "(worker_id, timezone, notify_after)"),
+        ("slot", Some("fillfactor=45"), "(worker_id, timezone)"),
+    ] {
+        let database = TestCluster::database().await;
+        let seed = async |rows: &str| {
+            let args = ["seed", "--subscribers", rows, "--layout", layout];
+            run(directory.path(), Some(&database.url), &args).await
+        };
+        let seeded = seed("100480").await;
+        assert!(seeded.status.success(), "{}", stderr(&seeded));
+        let url = &database.url;
+        let storage = "select reloptions[1] from pg_class where oid = 'subscribers'::regclass";
+        assert_eq!(
+            value::<Option<String>>(url, storage).await.as_deref(),
+            filled
+        );
+        let indexed = "select pg_get_indexdef(indexrelid) from pg_index \
+            where indrelid = 'subscribers'::regclass and not indisprimary";
+        assert!(value::<String>(url, indexed).await.ends_with(index));
+        let slots = "select array_agg(distinct n order by n) from (select count(*) n from subscribers \
+            where notify_after between now() - interval '25 h' and now() and worker_id < 20 and timezone < 24 \
+            group by worker_id, timezone) slots";
+        assert_eq!(value::<Vec<i64>>(url, slots).await, [209, 210]);
+        let again = seed("7").await;
+        assert_eq!(again.status.code(), Some(1));
+        assert!(stderr(&again).contains("drop table public.subscribers"));
+        let ids = "select array[count(*), min(id), max(id)] from subscribers";
+        assert_eq!(value::<Vec<i64>>(url, ids).await, [100_480, 1, 100_480]);
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
-//! `larder seed`: the demo tables and rows for them.
+//! `larder seed`: the demo tables and rows for them, or a table for `larder dispatch`.
 //!
 //! The values are a function of the keys alone, so that two seedings agree and a larger one
 //! contains a smaller one.
+
+mod subscribers;
+
 use std::fmt::Write;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, stderr, stdout};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressFinish, ProgressStyle};
@@ -12,6 +15,8 @@ use thiserror::Error;
 
 use crate::cli::SeedArgs;
 use crate::commands::database::CommandDatabase;
+use crate::commands::output::print;
+use crate::commands::seed::subscribers::{SECTION, seed_subscribers};
 use crate::config::Config;
 use crate::source::SourceError;
 use crate::source::session::Database;
@@ -69,8 +74,13 @@ pub enum SeedError {
     /// The keys of one dept's emps would run into the next dept's.
     #[error("at most {EMPS_PER_DEPT_MAX} emps per dept, not {0}")]
     TooManyEmps(u32),
+    /// It may have rows of somebody else.
+    #[error(
+        "public.subscribers exists already, and is not changed; `drop table public.subscribers` deletes it"
+    )]
+    SubscribersExist,
     /// The database refused; nothing was changed.
-    #[error("could not seed the demo tables")]
+    #[error("could not seed the tables")]
     Postgres(#[from] sqlx::Error),
     /// The URL is not usable.
     #[error(transparent)]
@@ -83,9 +93,16 @@ pub enum SeedError {
 /// [`SeedError`], and why the database can't be used.
 pub async fn run(config: &Config, args: &SeedArgs) -> anyhow::Result<()> {
     let database = CommandDatabase::join(config).await?;
-    let outcome = seed(database.url(), args.depts, args.emps_per_dept).await;
+    let url = database.url();
+    let outcome = match args.subscribers {
+        Some(rows) => seed_subscribers(url, rows, args.layout).await,
+        None => seed(url, args.depts, args.emps_per_dept).await.map(drop),
+    };
     database.close().await;
     outcome?;
+    if args.subscribers.is_some() {
+        print(&mut stdout(), SECTION)?;
+    }
     Ok(())
 }
 

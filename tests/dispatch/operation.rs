@@ -152,6 +152,18 @@ async fn serve_needs_none_of_it() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_seeded_table_is_sent_by_the_section_that_seed_prints() {
+    let bed = Bed::new("", &subscribers("delete = true"), TestSink::start().await).await;
+    let (section, _) = bed.run(&["seed", "--subscribers", "500"], 0).await;
+    let url = "http://127.0.0.1:8000/hook";
+    assert!(section.contains(url), "{section}");
+    let file = bed.directory.path().join("larder.toml");
+    std::fs::write(file, section.replace(url, &bed.sink.url)).unwrap();
+    bed.once(0).await;
+    assert!(bed.sink.rows().into_iter().eq(1..=500));
+}
+
 /// Without the token the page asks for it; its files must not tell anything else.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_page_needs_no_token_and_what_it_shows_does() {
