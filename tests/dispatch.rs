@@ -2,6 +2,7 @@
 
 mod attempts;
 mod delivery;
+mod failing;
 mod misfits;
 mod nats;
 mod operation;
@@ -32,7 +33,11 @@ struct Bed {
 impl Bed {
     /// Runs `sql` in a new database. `toml` is the configuration; `SINK` in it stands for `type` and `url` of the sink.
     async fn new(sql: &str, toml: &str, sink: TestSink) -> Self {
-        let url = TestCluster::database().await.url;
+        Self::on(TestCluster::database().await.url, sql, toml, sink).await
+    }
+
+    /// The same in the database at `url`.
+    async fn on(url: String, sql: &str, toml: &str, sink: TestSink) -> Self {
         execute(&url, sql).await;
         let target = format!("type = 'http'\nurl = '{}'", sink.url);
         let directory = configured(&toml.replace("SINK", &target));

@@ -1,6 +1,7 @@
 //! A web server that takes rows, and remembers them.
 
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
 
 use axum::Router;
 use axum::extract::State;
@@ -11,11 +12,13 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 use tower::ServiceExt;
 
 /// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Received {
+    pub(super) at: SystemTime,
     pub(super) headers: HeaderMap,
     pub(super) text: String,
     pub(super) json: Value,
@@ -48,6 +51,19 @@ impl Answer {
         Self {
             wait: None,
             response: (status, body.to_owned()).into_response(),
+        }
+    }
+
+    /// Takes all rows after `pause`.
+    pub(super) fn after(pause: Duration) -> Self {
+        let (asleep, wait) = oneshot::channel::<()>();
+        tokio::spawn(async move {
+            sleep(pause).await;
+            drop(asleep);
+        });
+        Self {
+            wait: Some(wait),
+            ..Self::of(200, "")
         }
     }
 }
@@ -133,6 +149,7 @@ async fn take(
 ) -> Response {
     let json = serde_json::from_str(&text).unwrap();
     let one = Received {
+        at: SystemTime::now(),
         headers,
         text,
         json,
