@@ -1,8 +1,10 @@
 //! `larder dispatch`: the built binary, a real PostgreSQL, and a web server that takes the rows.
 
 mod attempts;
+mod deliveries;
 mod delivery;
 mod failing;
+mod kills;
 mod misfits;
 mod nats;
 mod operation;

@@ -302,7 +302,8 @@ async fn hits_are_answered_beside_more_misses_than_may_wait() {
     }
 }
 
-fn postmaster(data: &std::path::Path) -> Pid {
+/// The process of the server with this data directory.
+pub(crate) fn postmaster(data: &std::path::Path) -> Pid {
     let text = std::fs::read_to_string(data.join("postmaster.pid")).unwrap();
     Pid::from_raw(text.lines().next().unwrap().parse().unwrap())
 }
