@@ -5,6 +5,7 @@ mod deliveries;
 mod delivery;
 mod failing;
 mod kills;
+mod locks;
 mod misfits;
 mod nats;
 mod operation;
