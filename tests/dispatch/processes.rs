@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sqlx::{Connection, PgConnection};
 use tokio::process::Child;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::sink::{Answer, TestSink};
 use super::{Bed, SUBSCRIBERS, subscribers};
@@ -110,24 +111,39 @@ async fn rows_of_a_killed_process_are_sent_by_another() {
     }
 }
 
-/// After SIGCONT it sends nothing of what it had matched.
+/// After SIGCONT it sends nothing of what it had matched: two requests are in flight then, 178 wait for their turn, and
+/// PostgreSQL does not answer yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
-    let (sink, mut requests) = TestSink::holding(|number| number == 0).await;
-    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
-    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
+    use fault_proxy::{FaultProxy, NetworkFault};
+
+    let (sink, mut requests) = TestSink::holding(|number| number < 2).await;
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 2";
+    let mut bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
+    let proxy = FaultProxy::start(&bed.url).await.unwrap();
+    let direct = std::mem::replace(&mut bed.url, proxy.url.clone());
     let stopped = Dispatching::start(&bed).await;
-    let held = requests.recv().await.unwrap();
-    stopped.signal(Signal::SIGSTOP);
+    bed.url = direct;
+    let held = [
+        requests.recv().await.unwrap(),
+        requests.recv().await.unwrap(),
+    ];
     let other = Dispatching::start(&bed).await;
+    let stopped_at = Instant::now();
+    stopped.signal(Signal::SIGSTOP);
+    proxy.set(NetworkFault::Silent);
+    requests.recv().await.unwrap();
+    // `takeover`, `poll_interval`, a second, and one more on a busy machine.
+    let took = stopped_at.elapsed();
+    assert!(took < Duration::from_millis(3050), "{took:?}");
     let late = "select count(*) from subscriber where notify_after <= now()";
     eventually("the other one has taken over", async || {
         (bed.value::<i64>(late).await == 0).then_some(())
     })
     .await;
     let sent = bed.sink.rows().len();
-    // The first request was sent by the stopped one, too.
-    assert_eq!(sent, 181);
+    // The first two were sent by the stopped one, too.
+    assert_eq!(sent, 182);
     drop(held);
     stopped.signal(Signal::SIGCONT);
     eventually("it goes on", async || {
@@ -135,6 +151,7 @@ async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
         log.contains("dispatch subscribers: ").then_some(())
     })
     .await;
+    proxy.set(NetworkFault::None);
     bed.execute("update subscriber set notify_after = now() where id = 1")
         .await;
     eventually("the new row", async || {
@@ -145,6 +162,69 @@ async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
     for process in [stopped, other] {
         process.terminate().await;
     }
+}
+
+/// The server has sent it a piece of the result, and waits for it to ask for the next one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_is_stopped_in_the_middle_of_a_match_sends_none_of_it() {
+    let sql = "create table subscriber (id int primary key, notify_after timestamptz, endpoint text); \
+               create index on subscriber (notify_after); alter table subscriber alter endpoint set storage plain; \
+               insert into subscriber select n, null, repeat('e', 6000) from generate_series(1, 3000) n";
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'");
+    let bed = Bed::new(sql, &toml, TestSink::start().await).await;
+    let stopped = Dispatching::start(&bed).await;
+    let mut connection = PgConnection::connect(&bed.url).await.unwrap();
+    let reading = "select exists (select from pg_stat_activity where datname = current_database() \
+                   and query like 'fetch forward%' and state = 'idle in transaction')";
+    let mut is_reading = async || {
+        let reading = sqlx::query_scalar(reading).fetch_one(&mut connection);
+        let is_reading: bool = reading.await.unwrap();
+        is_reading
+    };
+    bed.execute("update subscriber set notify_after = now()")
+        .await;
+    // A match may end before the signal.
+    let stopped_at = eventually("it is stopped in the middle of a match", async || {
+        if !is_reading().await {
+            return None;
+        }
+        let stopped_at = Instant::now();
+        stopped.signal(Signal::SIGSTOP);
+        // The server answers what it was asked before.
+        sleep(Duration::from_millis(100)).await;
+        if is_reading().await {
+            return Some(stopped_at);
+        }
+        stopped.signal(Signal::SIGCONT);
+        bed.execute("update subscriber set notify_after = now()")
+            .await;
+        None
+    })
+    .await;
+    eventually("its session is ended", async || {
+        (!is_reading().await).then_some(())
+    })
+    .await;
+    let took = stopped_at.elapsed();
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    let before = bed.sink.rows().len();
+    let other = Dispatching::start(&bed).await;
+    let late = "select count(*) from subscriber where notify_after <= now()";
+    eventually("the other one has taken over", async || {
+        (bed.value::<i64>(late).await == 0).then_some(())
+    })
+    .await;
+    assert_eq!(bed.sink.rows().len(), before + 3000);
+    stopped.signal(Signal::SIGCONT);
+    eventually("it goes on", async || {
+        let log = std::fs::read_to_string(&stopped.log).unwrap();
+        log.contains("dispatch subscribers: ").then_some(())
+    })
+    .await;
+    for process in [stopped, other] {
+        process.terminate().await;
+    }
+    assert_eq!(bed.sink.rows().len(), before + 3000);
 }
 
 /// It can't hear that its session has ended.
