@@ -6,6 +6,7 @@
 pub(crate) mod batches;
 pub(crate) mod benchmark;
 pub(crate) mod compare;
+pub(crate) mod dispatch;
 mod lists;
 pub(crate) mod other_servers;
 pub(crate) mod posts;

@@ -6,6 +6,7 @@ use clap::{Parser, Subcommand};
 
 use crate::bench::batches::BatchesArgs;
 use crate::bench::compare::CompareArgs;
+use crate::bench::dispatch::DispatchArgs;
 use crate::bench::posts::PostsArgs;
 use crate::bench::reads::ReadsArgs;
 use crate::bench::sweep::SweepArgs;
@@ -124,6 +125,8 @@ pub(crate) enum Command {
 pub(crate) enum BenchCommand {
     /// What do documents cost that are written through larder, next to the same rows by pgbench and COPY?
     Posts(PostsArgs),
+    /// Rows that larder dispatch delivers, next to the loop that it replaces.
+    Dispatch(DispatchArgs),
     /// What do HTTP/2, 304, lists and a storm of invalidations cost next to a GET of each document over HTTP/1.1?
     Reads(ReadsArgs),
     /// Do hits in memory stall while the disk tier writes batches?

@@ -54,6 +54,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::bench::batches::Batches;
 use crate::bench::compare::Compare;
+use crate::bench::dispatch::DispatchBenchmark;
 use crate::bench::posts::Posts;
 use crate::bench::reads::Reads;
 use crate::bench::triggers::Triggers;
@@ -146,6 +147,9 @@ fn run(cli: &Cli) -> anyhow::Result<bool> {
 async fn measure(bench: &BenchCommand, larder: PathBuf, seed: u64) -> anyhow::Result<bool> {
     let stop = shutdown_signal();
     match bench {
+        BenchCommand::Dispatch(args) => {
+            runner::run::<DispatchBenchmark>(args, larder, seed, stop).await
+        }
         BenchCommand::Posts(args) => runner::run::<Posts>(args, larder, seed, stop).await,
         BenchCommand::Reads(args) => runner::run::<Reads>(args, larder, seed, stop).await,
         BenchCommand::Batches(args) => runner::run::<Batches>(args, larder, seed, stop).await,

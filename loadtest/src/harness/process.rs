@@ -161,7 +161,7 @@ fn busy_ticks(stat: &str, cores: &BTreeSet<usize>) -> u64 {
 }
 
 /// CPU time of the processes that this one has started and seen end.
-fn ended_cpu_time() -> anyhow::Result<Duration> {
+pub(crate) fn ended_cpu_time() -> anyhow::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
     Ok(timeval(usage.user_time()) + timeval(usage.system_time()))
 }
