@@ -128,7 +128,7 @@ impl PropertyTable for SinkDefinition {
     const HELP: &'static str = "Where the rows are sent.";
     const PROPERTIES: &'static [Property<Self>] = &[
         Property::<Self>::commented("type", r#""http""#, |s| Setting(Slot::SinkKind(&mut s.kind)))
-            .help("\"http\" (requests as Standard Webhooks 1.0), \"nats\" (a message of JetStream a row), \"stdout\" (a line of \
+            .help("\"http\" (requests as Standard Webhooks 1.0), \"nats\" (a message of JetStream a row; needs subject), \"stdout\" (a line of \
                    JSON a row) or \"discard\"."),
         Property::<Self>::commented("url", r#""https://worker.example/hook""#, |s| {
             Setting(Slot::SinkUrl(&mut s.url))
@@ -161,8 +161,7 @@ impl PropertyTable for SinkDefinition {
             "Signs each request: whsec_… (HMAC) or whsk_… (ed25519); a list while secrets change. Absent: no signature.",
         ),
         Property::<Self>::commented("secret_file", "", |s| Setting(Slot::File(&mut s.secret_file))),
-        Property::<Self>::commented("subject", r#""subscribers.{worker_id}""#, |s| Setting(Slot::Text(&mut s.subject)))
-            .help("The subject of messages to NATS; {member} stands for a value of the row. A stream must take it."),
+        Property::<Self>::commented("subject", "", |s| Setting(Slot::Text(&mut s.subject))),
         Property::<Self>::commented("credentials_file", "", |s| Setting(Slot::File(&mut s.credentials_file))),
         Property::<Self>::commented("ca_file", "", |s| Setting(Slot::File(&mut s.ca_file))),
     ];
