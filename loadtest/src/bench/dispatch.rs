@@ -422,6 +422,7 @@ impl DispatchBenchmark {
         let status = timeout(ONCE_MAX, child.wait()).await??;
         ensure!(status.success(), "{status}");
         let mut measurement = delivered(before - updates, took, cpu);
+        measurement.is_excused = question == Question::Idle;
         let share = cpu.as_secs_f64() / took.as_secs_f64();
         measurement
             .figures
