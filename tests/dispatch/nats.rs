@@ -196,6 +196,10 @@ async fn a_stream_must_exist_and_a_server_that_is_away_costs_no_row() {
         told.contains("dispatch[0].sink.subject: a row has no member \"zon\""),
         "{told}"
     );
+    let keyless = server.sink("due.{zone}") + "\ncredentials_file = 'nothing'";
+    let told = bed(SUBSCRIBERS, "", &keyless).await.once(78).await;
+    let unread = "dispatch[0].sink.credentials_file: nothing can't be read";
+    assert!(told.contains(unread), "{told}");
     let away = server
         .sink("due.{zone}")
         .replace(&server.address, "127.0.0.1:1");

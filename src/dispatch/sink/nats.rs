@@ -2,7 +2,6 @@
 //!
 //! `Nats-Msg-Id` is the id of the delivery: the stream drops repetitions within its `duplicate_window`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_nats::connection::State;
@@ -19,6 +18,7 @@ use crate::dispatch::batch::DueRow;
 use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::sink::Answer;
 use crate::dispatch::sink::subject::Subject;
+use crate::resource::definition::Mistake;
 use crate::resource::due::DueRows;
 
 /// The longest wait for a connection.
@@ -29,7 +29,7 @@ const HEADER_BYTES: usize = 10 + 13 + 4;
 
 /// A server of NATS that takes rows.
 pub(in crate::dispatch) struct NatsSink {
-    definition: Arc<DispatchDefinition>,
+    definition: DispatchDefinition,
     subject: Subject,
     /// The connection, which the client makes anew when it is lost.
     context: OnceCell<Context>,
@@ -47,7 +47,7 @@ impl NatsSink {
     pub(super) fn new(definition: &DispatchDefinition) -> Self {
         let subject = definition.sink.subject.as_deref().unwrap_or_default();
         Self {
-            definition: Arc::new(definition.clone()),
+            definition: definition.clone(),
             // It was checked with the configuration.
             subject: Subject::parse(subject).unwrap_or_default(),
             context: OnceCell::new(),
@@ -63,6 +63,17 @@ impl NatsSink {
             let message = format!("a row has no member {member:?}");
             return Err(StreamError::Unfit("subject", message));
         }
+        let sink = &self.definition.sink;
+        for (key, path) in [
+            ("credentials_file", &sink.credentials_file),
+            ("ca_file", &sink.ca_file),
+        ] {
+            if let Some(path) = path {
+                let read = read_file(path, key);
+                let told = |mistake: Mistake| format!("{} {}", path.display(), mistake.message);
+                read.map_err(|mistake| StreamError::Unfit(key, told(mistake)))?;
+            }
+        }
         let context = self.context().await.map_err(StreamError::Unreachable)?;
         let subjects = self.subject.wildcard();
         let name = match context.stream_by_subject(&subjects).await {
@@ -76,7 +87,7 @@ impl NatsSink {
         let stream = context.get_stream(&name).await;
         let stream = stream.map_err(|error| StreamError::Unreachable(error.to_string()))?;
         let window = stream.cached_info().config.duplicate_window;
-        let needed = self.definition.takeover + self.definition.sink.timeout;
+        let needed = self.definition.takeover + sink.timeout;
         if window < needed {
             tracing::warn!(
                 "dispatch {}: the stream {name} drops repetitions for {window:?} only: a row that was sent and could not be \
