@@ -234,30 +234,32 @@ impl Settings {
         if self.keeps_search_path {
             let _ = write!(sql, "select {PUT_PG_CATALOG_FIRST}false); ");
         }
-        let all = session_sql(self.all(connection));
-        let again = format!("set statement_timeout = 0; {all}{sql}");
-        let mut found = match self.read_current(connection, &sql).await {
-            // The limit of a login event trigger may be too short for this statement.
-            Err(error @ SourceError::Timeout) => {
+        let checked = |connection: &PgConnection, found: BTreeMap<String, String>| {
+            if found.get(CONNECTION_NAME).map(String::as_str) != Some(&name.to_string()) {
+                return Err(SourceError::Pooler(
+                    "startup parameters did not reach the server",
+                ));
+            }
+            compare(self.all(connection), &found)?;
+            Ok(found)
+        };
+        let first = self.read_current(connection, &sql).await;
+        let found = match first.and_then(|found| checked(connection, found)) {
+            Err(error @ (SourceError::Timeout | SourceError::Setting { .. })) => {
+                // A login event trigger may have set a limit that is too short for any longer statement.
+                raw_sql("set statement_timeout = 0")
+                    .execute(&mut *connection)
+                    .await?;
+                let Some(trigger) = read_login_trigger(connection).await? else {
+                    return Err(error);
+                };
+                let again = session_sql(self.all(connection)) + &sql;
                 let found = self.read_current(connection, &again).await?;
-                let trigger = read_login_trigger(connection).await?.ok_or(error)?;
-                tell_of_trigger(&trigger, "statement_timeout");
-                found
+                tell_of_trigger(&trigger, &error);
+                checked(connection, found)?
             }
             found => found?,
         };
-        if found.get(CONNECTION_NAME).map(String::as_str) != Some(&name.to_string()) {
-            return Err(SourceError::Pooler(
-                "startup parameters did not reach the server",
-            ));
-        }
-        if let Err(SourceError::Setting { name, .. }) = compare(self.all(connection), &found)
-            && let Some(trigger) = read_login_trigger(connection).await?
-        {
-            found = self.read_current(connection, &again).await?;
-            tell_of_trigger(&trigger, &name);
-        }
-        compare(self.all(connection), &found)?;
         let process = found.get(SERVER_PROCESS);
         let process = process.and_then(|process| process.parse().ok());
         process.ok_or_else(|| SourceError::Unexpected("the server process has no number".into()))
@@ -321,9 +323,13 @@ fn session_sql<'s>(settings: impl Iterator<Item = (&'s str, &'s str)>) -> String
     })
 }
 
-/// Tells that a login event trigger has changed a setting: once, and not for each connection.
-fn tell_of_trigger(trigger: &str, setting: &str) {
+/// Tells that a login event trigger has changed a setting, which caused `error`: once, and not for each connection.
+fn tell_of_trigger(trigger: &str, error: &SourceError) {
     static TOLD: Once = Once::new();
+    let setting = match error {
+        SourceError::Setting { name, .. } => name,
+        _ => "statement_timeout",
+    };
     TOLD.call_once(|| {
         tracing::warn!(
             "the login event trigger {trigger} sets {setting}, which larder depends on, so larder sets it again"
