@@ -22,7 +22,10 @@ const PIECE_ROWS: usize = 16;
 const PIECE_ROWS_MAX: usize = 1_000;
 /// The bytes that a piece should have: a server that sends a piece to a stopped process must not hang, so it has to fit the
 /// buffers of the sockets.
-const PIECE_BYTES: usize = 32 << 10;
+const PIECE_BYTES: usize = 64 << 10;
+
+/// The bytes of most elements beside the row.
+const ELEMENT_BYTES: usize = 128;
 
 /// Hexadecimal digits of an id.
 const ID_DIGITS: usize = 32;
@@ -73,6 +76,7 @@ pub(super) async fn match_rows(
     declaring.await?;
     let mut matched = Vec::new();
     let (mut piece, mut bytes) = (PIECE_ROWS, 0);
+    let mut document = Vec::new();
     let is_end = loop {
         let fetch = format!("fetch forward {piece} from larder_match");
         let fetching = connection.run(async |connection| {
@@ -83,7 +87,8 @@ pub(super) async fn match_rows(
         let fetched = fetching.await?;
         for row in &fetched {
             bytes += record(row)?.map_or(0, <[u8]>::len);
-            matched.push(due_row(rows, row, bounds.document_bytes)?);
+            document.clear();
+            matched.push(due_row(rows, row, bounds.document_bytes, &mut document)?);
         }
         if fetched.len() < piece {
             break matched.len() < bounds.rows;
@@ -152,19 +157,26 @@ fn record(row: &PgRow) -> Result<Option<&[u8]>, SourceError> {
     Ok(Some(row.try_get(1)?))
 }
 
-fn due_row(rows: &DueRows, row: &PgRow, document_bytes_max: usize) -> Result<DueRow, SourceError> {
+/// Makes a row of what PostgreSQL has sent. `document` is empty: its memory is used again for each row.
+fn due_row(
+    rows: &DueRows,
+    row: &PgRow,
+    document_bytes_max: usize,
+    document: &mut Vec<u8>,
+) -> Result<DueRow, SourceError> {
     let (key, due): (String, String) = (row.try_get(0)?, row.try_get(2)?);
-    let (first_due, due_json): (String, String) = (row.try_get(3)?, row.try_get(4)?);
+    let first_due: Option<String> = row.try_get(3)?;
+    let first_due = first_due.unwrap_or_else(|| due.clone());
+    let due_json: &str = row.try_get(4)?;
     let attempt = row.try_get::<i32, _>(5)?.saturating_add(1);
     let id = id(&rows.dispatch, &key, &first_due);
-    let mut json = Vec::new();
     let fault = match record(row)? {
         None => Some("the row is longer than document_max".to_owned()),
         Some(record) => {
             match rows
                 .resource
                 .template
-                .render(record, document_bytes_max, &mut json)
+                .render(record, document_bytes_max, document)
             {
                 Ok(()) => None,
                 // A column has another type by now.
@@ -178,10 +190,14 @@ fn due_row(rows: &DueRows, row: &PgRow, document_bytes_max: usize) -> Result<Due
     let document = if fault.is_some() {
         "null"
     } else {
-        std::str::from_utf8(&json).unwrap_or("null")
+        std::str::from_utf8(document).unwrap_or("null")
     };
-    let element =
-        format!(r#"{{"id":"{id}","attempt":{attempt},"due":{due_json},"row":{document}}}"#);
+    let mut element = String::with_capacity(document.len() + ELEMENT_BYTES);
+    // Writing to a string can't fail.
+    let _ = write!(
+        element,
+        r#"{{"id":"{id}","attempt":{attempt},"due":{due_json},"row":{document}}}"#
+    );
     Ok(DueRow {
         key,
         due,
@@ -211,11 +227,13 @@ pub(super) fn request_id(ids: &[&str]) -> String {
 }
 
 fn hex(bytes: &[u8], prefix: &str) -> String {
-    let mut text = prefix.to_owned();
-    for byte in bytes.iter().take(ID_DIGITS / 2) {
-        // Writing to a string can't fail.
-        let _ = write!(text, "{byte:02x}");
-    }
+    let digits = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+    let digits = digits
+        .take(ID_DIGITS)
+        .filter_map(|digit| char::from_digit(digit.into(), 16));
+    let mut text = String::with_capacity(prefix.len() + ID_DIGITS);
+    text.push_str(prefix);
+    text.extend(digits);
     text
 }
 
@@ -302,7 +320,7 @@ mod tests {
 
     #[test]
     fn pieces_fit_the_buffers() {
-        for (rows, bytes, piece) in [(16, 16 * 300, 64), (16, 0, 512), (16, 16 << 20, 1)] {
+        for (rows, bytes, piece) in [(16, 16 * 300, 128), (16, 0, 512), (16, 16 << 20, 1)] {
             assert_eq!(piece_rows(rows, bytes), piece, "{bytes}");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 
-use crate::dispatch::definition::{DispatchDefinition, IntervalFrom};
+use crate::dispatch::definition::{Delivery, DispatchDefinition, IntervalFrom};
 use crate::dispatch::{DispatchError, DispatchSetup};
 use crate::feed::inspect::read_resources;
 use crate::resource::Resource;
@@ -178,6 +178,7 @@ impl Fit<'_> {
             is_due_indexed,
             partition,
             reschedule: reschedule(self.definition),
+            tells_moments: self.definition.delivery == Delivery::AtMostOnce,
             is_utf8: false,
             resource,
         })

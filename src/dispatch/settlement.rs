@@ -61,7 +61,7 @@ pub(super) struct Settlement {
 /// What became of a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
-    /// The row has a new due moment (`None`: it was deleted).
+    /// The row has a new due moment, which is told only if the dispatch needs it; or it was deleted.
     Moved(Option<String>),
     /// The row is gone, or the application has set another due moment.
     Changed,
@@ -162,7 +162,10 @@ async fn run(
     settlements: &[Settlement],
 ) -> Result<Vec<Settled>, SourceError> {
     let keys: Vec<&str> = settlements.iter().map(|one| &*one.row.key).collect();
-    let sql = rows.settle_sql();
+    let is_plain = |one: &Settlement| one.row.attempt == 1 && one.fate == Fate::Delivered;
+    // Without rows the whole statement is checked.
+    let is_plain = !settlements.is_empty() && settlements.iter().all(is_plain);
+    let sql = rows.settle_sql(is_plain);
     let query = bind_keys(sqlx::query(AssertSqlSafe(sql)), &rows.resource.key, &keys)?;
     let of_row = |of: fn(&DueRow) -> &str| {
         let values = settlements.iter().map(|one| of(&one.row));
@@ -182,20 +185,22 @@ async fn run(
             .map(|one| matches!(one.fate, Fate::Dead { .. }).then(|| of(&one.row)));
         values.collect::<Vec<Option<&str>>>()
     };
-    let query = query
-        .bind(of_row(|row| &row.due))
-        .bind(delays.collect::<Vec<_>>())
-        .bind(
-            settlements
-                .iter()
-                .map(|one| one.row.attempt)
-                .collect::<Vec<_>>(),
-        )
-        .bind(of_row(|row| &row.first_due))
-        .bind(errors.collect::<Vec<_>>())
-        .bind(dead(|row| &row.id))
-        .bind(dead(element_text));
-    let mut settled = vec![Settled::Changed; settlements.len()];
+    let mut query = query.bind(of_row(|row| &row.due));
+    if !is_plain {
+        query = query
+            .bind(delays.collect::<Vec<_>>())
+            .bind(
+                settlements
+                    .iter()
+                    .map(|one| one.row.attempt)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(of_row(|row| &row.first_due))
+            .bind(errors.collect::<Vec<_>>())
+            .bind(dead(|row| &row.id))
+            .bind(dead(element_text));
+    }
+    let mut settled = vec![Settled::Moved(None); settlements.len()];
     for row in query.fetch_all(connection).await? {
         let number: i64 = row.try_get("n")?;
         let place = usize::try_from(number - 1)

@@ -430,9 +430,10 @@ impl Worker<'_> {
             self.unsettled.extend(rest);
             outcome = Err(error);
         }
+        let mut delivered = 0;
         for (settlement, settled) in settled {
             match (settled, &settlement.fate) {
-                (Settled::Moved(_), Fate::Delivered) => self.dispatch.count("delivered", 1),
+                (Settled::Moved(_), Fate::Delivered) => delivered += 1,
                 (Settled::Moved(_), Fate::Failed { .. }) => self.dispatch.count("failed", 1),
                 (Settled::Moved(_), Fate::Dead { .. }) => self.dispatch.count_dead("dead"),
                 (Settled::Changed, _) => self.dispatch.count("changed", 1),
@@ -443,6 +444,7 @@ impl Worker<'_> {
                 }
             }
         }
+        self.dispatch.count("delivered", delivered);
         outcome
     }
 

@@ -61,6 +61,8 @@ pub struct DueRows {
     pub is_due_indexed: bool,
     /// What becomes of a row that was delivered.
     pub reschedule: Reschedule,
+    /// The new due moments of rows have to be known.
+    pub tells_moments: bool,
     /// The database stores every character.
     pub is_utf8: bool,
 }
@@ -109,8 +111,8 @@ impl DueType {
 }
 
 impl DueRows {
-    /// SQL for due rows of a slot: key, record, due moment, first due moment, the latter as JSON, and the number of attempts
-    /// before.
+    /// SQL for due rows of a slot: key, record, due moment, the one before the first attempt (null: it is the same), the latter
+    /// as JSON, and the number of attempts before.
     ///
     /// Its parameters are the values of the slot as text, the most bytes of a record, the most rows; with `is_after` also the
     /// place to read on from: the due moment, unless rows are read by key, and the parts of the key.
@@ -154,7 +156,7 @@ impl DueRows {
         );
         let more = [
             format!("{due}::text"),
-            format!("coalesce(v.first_due, {due}::text)"),
+            "v.first_due".to_owned(),
             format!("to_json(coalesce(v.first_due::{first}, {due}))::text"),
             "coalesce(v.attempts, 0)".to_owned(),
         ];
@@ -277,10 +279,12 @@ impl DueRows {
     ///
     /// Its parameters are arrays with an item for each row: the parts of the key; the due moment; the seconds until the next
     /// attempt, null for a row that is done; the number of attempts; the first due moment; why the attempt failed; the id and
-    /// the element of a dead letter, null for others. It returns a row for each: its number from 1, whether it was locked,
-    /// whether its new due moment is later (null: it was not rescheduled), that moment, and whether the due moment is still
-    /// the given one in the statement's snapshot.
-    pub fn settle_sql(&self) -> String {
+    /// the element of a dead letter, null for others. It returns a row for each that was not rescheduled, or for all with
+    /// `tells_moments`: its number from 1, whether it was locked, whether its new due moment is later (null: it was not
+    /// rescheduled), that moment, and whether the due moment is still the given one in the statement's snapshot.
+    ///
+    /// With `is_plain` all rows were delivered at their first attempt, and the due moment is the last parameter.
+    pub fn settle_sql(&self, is_plain: bool) -> String {
         // An expression of users may name the table.
         let own = match &*self.resource.root.table.name {
             "w" | "l" => "t0".to_owned(),
@@ -291,33 +295,51 @@ impl DueRows {
         let is_key = |alias: &str, of: &str| self.is_key_sql(alias, of);
         let keys = self.resource.key.columns.iter();
         let order = keys.map(|column| format!("{own}.{}", identifier(&column.name)));
-        let (wanted, next) = (self.wanted_sql(), self.next_sql(&own));
+        let (wanted, next) = (self.wanted_sql(is_plain), self.next_sql(&own, is_plain));
+        let new_due = if is_plain && !self.tells_moments {
+            "null".to_owned()
+        } else {
+            format!("{own}.{due}")
+        };
         let is_later = "(l.\"larder next\" is null or l.\"larder next\" > l.\"larder due\")";
         let update = |condition: &str| {
             format!(
                 "update {table} {own} set {due} = l.\"larder next\" from locked l where {} and {condition} and {is_later} \
-                 returning l.*, {own}.{due}::text as due, coalesce({own}.{due} > l.\"larder due\", true) as is_later",
+                 returning l.*, {new_due}::text as due, coalesce({own}.{due} > l.\"larder due\", true) as is_later",
+                is_key(&own, "l")
+            )
+        };
+        let remove = |condition: &str| {
+            format!(
+                "delete from {table} {own} using locked l where {} and {condition} \
+                 returning l.*, null::text as due, true as is_later",
                 is_key(&own, "l")
             )
         };
         let moved = match self.reschedule {
+            Reschedule::Delete if is_plain => format!("moved as ({})", remove("true")),
             Reschedule::Delete => format!(
-                "removed as (delete from {table} {own} using locked l where {} and l.\"larder delay\" is null \
-                 returning l.*, null::text as due, true as is_later), retried as ({}), \
-                 moved as (table removed union all table retried)",
-                is_key(&own, "l"),
+                "removed as ({}), retried as ({}), moved as (table removed union all table retried)",
+                remove("l.\"larder delay\" is null"),
                 update("l.\"larder delay\" is not null")
             ),
             _ => format!("moved as ({})", update("true")),
         };
+        let (key, records) = if is_plain {
+            (String::new(), String::new())
+        } else {
+            let key = canonical_key_sql(&self.resource.key.columns, &own);
+            (format!(", {key} as \"larder key\""), self.records_sql())
+        };
         format!(
-            "with {wanted}, locked as materialized (select w.*, {key} as \"larder key\", {next} as \"larder next\" \
+            "with {wanted}, locked as materialized (select w.*{key}, {next} as \"larder next\" \
              from wanted w join {table} {own} on {same} where {own}.{due} = w.\"larder due\"{exists} \
-             order by {order} for {lock} of {own} skip locked), {moved}, {records} \
+             order by {order} for {lock} of {own} skip locked), {moved}{records} \
              select w.\"larder n\" as n, l.\"larder n\" is not null as locked, m.is_later, m.due, \
              l.\"larder n\" is null and exists (select from {table} {own} where {same} and {own}.{due} = w.\"larder due\"{exists}) \
-             as waiting from wanted w left join locked l using (\"larder n\") left join moved m using (\"larder n\")",
-            key = canonical_key_sql(&self.resource.key.columns, &own),
+             as waiting from wanted w left join locked l using (\"larder n\") left join moved m using (\"larder n\") \
+             where {tells_moments} or m.is_later is not true",
+            tells_moments = self.tells_moments,
             same = is_key(&own, "w"),
             exists = and_sql(self.resource.root.condition.as_ref(), &own),
             order = order.collect::<Vec<_>>().join(", "),
@@ -327,7 +349,6 @@ impl DueRows {
             } else {
                 "no key update"
             },
-            records = self.records_sql(),
         )
     }
 
@@ -336,7 +357,7 @@ impl DueRows {
     fn records_sql(&self) -> String {
         let name = literal(&self.dispatch);
         format!(
-            "kept as (insert into larder.delivery as v (dispatch, key, due, first_due, attempts, error) \
+            ", kept as (insert into larder.delivery as v (dispatch, key, due, first_due, attempts, error) \
              select {name}, m.\"larder key\", m.due, m.\"larder first due\", m.\"larder attempts\", m.\"larder error\" \
              from moved m where m.\"larder delay\" is not null \
              on conflict (dispatch, key) do update set due = excluded.due, first_due = excluded.first_due, \
@@ -351,7 +372,7 @@ impl DueRows {
     }
 
     /// The rows to reschedule as a part of `with`. The names have a space, so that an expression of users names none of them.
-    fn wanted_sql(&self) -> String {
+    fn wanted_sql(&self, is_plain: bool) -> String {
         let columns = self.resource.key.columns.iter().enumerate();
         let mut arrays: Vec<String> = Vec::new();
         let mut names: Vec<String> = Vec::new();
@@ -360,7 +381,7 @@ impl DueRows {
             names.push(format!("\"larder k{number}\""));
         }
         let due = format!("text[]::{}[]", self.due_type.sql_type());
-        for (name, sql_type) in [
+        let of_all = [
             ("due", &*due),
             ("delay", "float8[]"),
             ("attempts", "int4[]"),
@@ -368,7 +389,9 @@ impl DueRows {
             ("error", "text[]"),
             ("id", "text[]"),
             ("element", "text[]"),
-        ] {
+        ];
+        let given = if is_plain { &of_all[..1] } else { &of_all };
+        for (name, sql_type) in given {
             arrays.push(format!("${}::{sql_type}", arrays.len() + 1));
             names.push(format!("\"larder {name}\""));
         }
@@ -380,7 +403,7 @@ impl DueRows {
     }
 
     /// The moment at which a row of the table `own` is due again.
-    fn next_sql(&self, own: &str) -> String {
+    fn next_sql(&self, own: &str, is_plain: bool) -> String {
         let (due_type, delay) = (self.due_type, "w.\"larder delay\"");
         let (now, due) = (
             due_type.now_sql(),
@@ -410,6 +433,9 @@ impl DueRows {
             DueType::Seconds => format!("greatest({}, {due} + 1)", due_type.after_sql(now, delay)),
         };
         let of_type = due_type.sql_type();
+        if is_plain {
+            return format!("({next})::{of_type}");
+        }
         format!("case when {delay} is null then ({next})::{of_type} else ({retry})::{of_type} end")
     }
 
