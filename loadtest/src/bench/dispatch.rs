@@ -3,6 +3,7 @@
 //! The reference has as many connections. Each takes one slot after the other: it reads the due rows, then updates them by
 //! their ids. Both work on a new copy of the same rows in each turn.
 
+mod queues;
 mod sink;
 
 use std::path::PathBuf;
@@ -23,6 +24,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
+use crate::bench::dispatch::queues::{Queue, Queues};
 use crate::bench::dispatch::sink::HttpSink;
 use crate::harness::postgres::Postgres;
 use crate::harness::process::{cpu_time, ended_cpu_time};
@@ -77,6 +79,8 @@ enum Question {
     Snapshot,
     /// Nothing is due for the time of a turn.
     Idle,
+    /// Jobs of one slot, which are deleted, next to queues.
+    Jobs,
 }
 
 impl Question {
@@ -89,13 +93,14 @@ impl Question {
             Self::Hundredth => "1 % due",
             Self::Snapshot => "1 % due all the time",
             Self::Idle => "nothing due",
+            Self::Jobs => "jobs",
         }
     }
 
     /// A condition of the rows that are due.
     fn due_sql(self) -> &'static str {
         match self {
-            Self::All => "true",
+            Self::All | Self::Jobs => "true",
             Self::Tenth => "id % 10 = 0",
             Self::Hundredth | Self::Snapshot => "id % 100 = 0",
             Self::Idle => "false",
@@ -103,52 +108,29 @@ impl Question {
     }
 
     fn cases(self) -> &'static [Case] {
-        use Way::{Dispatch, OneByOne, Reference};
-        const BY_SLOT: Case = Case {
-            name: "dispatch, index without due",
-            layout: Layout::Slot,
-            way: Dispatch,
-        };
-        const BY_DUE: Case = Case {
-            name: "dispatch, index with due",
-            layout: Layout::Due,
-            way: Dispatch,
-        };
-        const REFERENCE: Case = Case {
-            name: "reference",
-            layout: Layout::Due,
-            way: Reference,
-        };
-        const HTTP: Case = Case {
-            name: "dispatch to a web server",
-            layout: Layout::Slot,
-            way: Way::Http,
-        };
-        const RESOURCE: Case = Case {
-            name: "dispatch, also a resource",
-            layout: Layout::Slot,
-            way: Way::Resource,
-        };
-        const ROWS: Case = Case {
-            name: "one update a row",
-            layout: Layout::Due,
-            way: OneByOne,
-        };
-        const FREE: Case = Case {
-            name: "no snapshot held",
-            layout: Layout::Due,
-            way: Dispatch,
-        };
-        const HELD: Case = Case {
-            name: "a snapshot held",
-            layout: Layout::Due,
-            way: Way::Held,
-        };
+        const BY_SLOT: Case = case("dispatch, index without due", Layout::Slot, Way::Dispatch);
+        const BY_DUE: Case = case("dispatch, index with due", Layout::Due, Way::Dispatch);
+        const REFERENCE: Case = case("reference", Layout::Due, Way::Reference);
+        const ROWS: Case = case("one update a row", Layout::Due, Way::OneByOne);
+        const HTTP: Case = case("dispatch to a web server", Layout::Slot, Way::Http);
+        const RESOURCE: Case = case("dispatch, also a resource", Layout::Slot, Way::Resource);
+        const FREE: Case = case("no snapshot held", Layout::Due, Way::Dispatch);
+        const HELD: Case = case("a snapshot held", Layout::Due, Way::Held);
+        const JOBS: Case = case("dispatch", Layout::Jobs, Way::Jobs);
+        const GRAPHILE: Case = case(
+            "graphile-worker",
+            Layout::Jobs,
+            Way::Queue(Queue::GraphileWorker),
+        );
+        const PG_BOSS: Case = case("pg-boss", Layout::Jobs, Way::Queue(Queue::PgBoss));
+        const RIVER: Case = case("River", Layout::Jobs, Way::Queue(Queue::River));
+        const PGMQ: Case = case("pgmq", Layout::Jobs, Way::Queue(Queue::Pgmq));
         match self {
             Self::All => &[BY_SLOT, BY_DUE, REFERENCE, ROWS, HTTP, RESOURCE],
             Self::Tenth | Self::Hundredth => &[BY_SLOT, BY_DUE, REFERENCE],
             Self::Snapshot => &[FREE, HELD],
             Self::Idle => &[BY_DUE],
+            Self::Jobs => &[JOBS, GRAPHILE, PG_BOSS, RIVER, PGMQ],
         }
     }
 
@@ -159,6 +141,7 @@ impl Question {
             Self::Tenth | Self::Hundredth => &[(0, 2), (1, 2)],
             Self::Snapshot => &[(1, 0)],
             Self::Idle => &[],
+            Self::Jobs => &[(0, 1), (0, 2), (0, 3), (0, 4)],
         }
     }
 }
@@ -171,11 +154,18 @@ struct Case {
     way: Way,
 }
 
-/// An index, and how full pages are.
+/// A case.
+const fn case(name: &'static str, layout: Layout, way: Way) -> Case {
+    Case { name, layout, way }
+}
+
+/// The index of the table, and how full its pages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     Due,
     Slot,
+    /// A table of jobs instead.
+    Jobs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +178,9 @@ enum Way {
     Resource,
     /// A transaction holds a snapshot meanwhile.
     Held,
+    /// Rows are deleted.
+    Jobs,
+    Queue(Queue),
 }
 
 /// A PostgreSQL with the rows, and a web server.
@@ -196,6 +189,8 @@ pub(crate) struct DispatchBenchmark {
     binary: PathBuf,
     session: SqlSession,
     sink: HttpSink,
+    /// Only if they are asked for.
+    queues: Option<Queues>,
     postgres: Postgres,
     run_directory: RunDirectory,
 }
@@ -218,7 +213,12 @@ impl Benchmark for DispatchBenchmark {
             Postgres::start_sized(&mut run_directory, CONNECTIONS_MAX, &SETTINGS).await?;
         let mut session = SqlSession::new(postgres.url(), 0)?;
         session.run(&template_sql(args.rows)).await?;
+        let mut queues = None;
+        if args.groups.contains(&Question::Jobs) {
+            queues = Some(Queues::prepare(run_directory.directory()).await?);
+        }
         Ok(Self {
+            queues,
             args: args.clone(),
             binary: setup.binary.to_owned(),
             session,
@@ -232,7 +232,7 @@ impl Benchmark for DispatchBenchmark {
         format!(
             "{} rows in {} slots, {CONNECTIONS} connections, batches of 8000; fsync on, the table in shared_buffers; larder, \
              PostgreSQL and the web server on any core. The rate is that from the first statement that moved rows to the last \
-             one; CPU time is larder's for each row, with its start.",
+             one, for jobs that of the process; CPU time is larder's for each row, with its start.",
             self.args.rows,
             WORKERS * TIME_ZONES
         )
@@ -259,6 +259,9 @@ impl Benchmark for DispatchBenchmark {
     async fn turn(&mut self, turn: Turn) -> anyhow::Result<Measurement> {
         let question = self.args.groups[turn.group];
         let case = question.cases()[turn.case];
+        if let Way::Queue(queue) = case.way {
+            return self.queue(queue).await;
+        }
         self.session.run(&table_sql(case.layout, question)).await?;
         for command in ["vacuum analyze subscriber", "checkpoint"] {
             self.session.run(command).await?;
@@ -272,8 +275,14 @@ impl Benchmark for DispatchBenchmark {
                 self.for_a_while(case.way, question, turn.seconds).await?
             }
             way => {
-                let (moved, cpu) = self.once(way).await?;
-                delivered(moved, self.span().await?, cpu)
+                let (moved, took, cpu) = self.once(way).await?;
+                // Jobs are gone.
+                let took = if way == Way::Jobs {
+                    took
+                } else {
+                    self.span().await?
+                };
+                delivered(moved, took, cpu)
             }
         };
         let updates = "select n_tup_hot_upd * 100.0 / greatest(n_tup_upd, 1) from pg_stat_user_tables where relname = 'subscriber'";
@@ -316,6 +325,7 @@ fn table_sql(layout: Layout, question: Question) -> String {
     let (fillfactor, index) = match layout {
         Layout::Due => (100, "worker_id, timezone, notify_after"),
         Layout::Slot => (45, "worker_id, timezone"),
+        Layout::Jobs => (100, "notify_after, id"),
     };
     format!(
         "drop schema if exists larder cascade; drop table if exists subscriber; \
@@ -332,10 +342,13 @@ fn table_sql(layout: Layout, question: Question) -> String {
 impl DispatchBenchmark {
     /// Starts larder.
     fn larder(&self, way: Way, question: Question, arguments: &[&str]) -> anyhow::Result<Child> {
-        let interval = if question == Question::Snapshot {
-            "1s"
-        } else {
-            "24h"
+        let slots = "partition = [\"worker_id\", \"timezone\"]";
+        let rest = match (way, question) {
+            (Way::Jobs, _) => "delete = true\nbatch = 1000".to_owned(),
+            // The most that a table of a resource may have.
+            (Way::Resource, _) => format!("{slots}\ninterval = \"24h\"\nbatch = 5000"),
+            (_, Question::Snapshot) => format!("{slots}\ninterval = \"1s\""),
+            _ => format!("{slots}\ninterval = \"24h\""),
         };
         let sink = match way {
             Way::Http => format!("type = \"http\"\nurl = \"http://{}/\"", self.sink.address),
@@ -345,11 +358,9 @@ impl DispatchBenchmark {
             Way::Resource => "[[resource]]\nname = \"subscribers\"\ntable = \"subscriber\"\n",
             _ => "",
         };
-        let batch = if way == Way::Resource { 5_000 } else { 8_000 };
         let toml = format!(
             "[database]\nurl = \"{}\"\n{resource}[[dispatch]]\nname = \"subscribers\"\ntable = \"subscriber\"\ndue = \"notify_after\"\n\
-             partition = [\"worker_id\", \"timezone\"]\ninterval = \"{interval}\"\nbatch = {batch}\nconnections = {CONNECTIONS}\n\
-             [dispatch.sink]\n{sink}\n",
+             {rest}\nconnections = {CONNECTIONS}\n[dispatch.sink]\n{sink}\n",
             self.postgres.url()
         );
         let directory = self.run_directory.directory();
@@ -367,8 +378,9 @@ impl DispatchBenchmark {
         child.with_context(|| format!("{} can't be run", self.binary.display()))
     }
 
-    /// Dispatches until nothing is due; returns how many rows were, and larder's CPU time.
-    async fn once(&mut self, way: Way) -> anyhow::Result<(u64, Duration)> {
+    /// Dispatches until nothing is due; returns how many rows were, the time with larder's start, and
+    /// its CPU time.
+    async fn once(&mut self, way: Way) -> anyhow::Result<(u64, Duration, Duration)> {
         if way == Way::Resource {
             let installed = self
                 .larder(way, Question::All, &["install"])?
@@ -377,10 +389,11 @@ impl DispatchBenchmark {
             ensure!(installed.success(), "larder install: {installed}");
         }
         let wanted = self.due().await?;
-        let before = ended_cpu_time()?;
+        let (before, began) = (ended_cpu_time()?, Instant::now());
         let mut child = self.larder(way, Question::All, &ONCE)?;
         let status = timeout(ONCE_MAX, child.wait()).await;
         let status = status.context("the dispatch does not end")??;
+        let took = began.elapsed();
         let log = self.run_directory.directory().join("log");
         ensure!(
             status.success(),
@@ -388,7 +401,31 @@ impl DispatchBenchmark {
             std::fs::read_to_string(log)?
         );
         ensure!(self.due().await? == 0, "rows are still due");
-        Ok((wanted, ended_cpu_time()? - before))
+        Ok((wanted, took, ended_cpu_time()? - before))
+    }
+
+    /// Fills a queue in a new database, and works it off.
+    async fn queue(&mut self, queue: Queue) -> anyhow::Result<Measurement> {
+        for command in ["drop database if exists queue", "create database queue"] {
+            self.session.run(command).await?;
+        }
+        let (server, _) = self
+            .postgres
+            .url()
+            .rsplit_once('/')
+            .context("a URL without a database")?;
+        let (url, jobs) = (format!("{server}/queue?sslmode=disable"), self.args.rows);
+        let queues = self
+            .queues
+            .as_ref()
+            .context("the queues are not prepared")?;
+        queues.fill(queue, &url, jobs).await?;
+        self.session.run("checkpoint").await?;
+        Ok(delivered(
+            jobs.into(),
+            queues.work(queue, &url, jobs).await?,
+            Duration::ZERO,
+        ))
     }
 
     /// Dispatches rows that are due again a second later.
