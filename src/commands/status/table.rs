@@ -1,4 +1,4 @@
-//! The state as a table: what is wrong first, then feed, tiers, change log, nodes and resources.
+//! The state as a table: what is wrong first, then feed, tiers, change log, nodes and resources, or dispatches.
 //!
 //! A larder of another version may send other members: those that are missing are left out.
 
@@ -17,10 +17,11 @@ pub(super) fn text(title: &str, status: &Value) -> String {
     lines.extend(change_log(&status["feed"]["log"]));
     lines.extend(nodes(&status["feed"]["log"]));
     lines.extend(started(status));
-    lines.push(String::new());
-    lines.extend(columns(&tiers(status)));
-    lines.push(String::new());
-    lines.extend(resources(status));
+    let tables = [tiers(status), resources(status), dispatches(status)];
+    for table in tables.into_iter().filter(|table| table.len() > 1) {
+        lines.push(String::new());
+        lines.extend(table);
+    }
     lines.push(String::new());
     lines.join("\n")
 }
@@ -138,7 +139,7 @@ fn started(status: &Value) -> Option<String> {
 }
 
 /// A row for each tier, below their heads.
-fn tiers(status: &Value) -> Vec<Vec<String>> {
+fn tiers(status: &Value) -> Vec<String> {
     let heads = ["tier", "in use", "entries", "bytes", "max", "hits"];
     let mut rows = vec![heads.map(ToOwned::to_owned).to_vec()];
     for name in ["memory", "disk"] {
@@ -155,7 +156,7 @@ fn tiers(status: &Value) -> Vec<Vec<String>> {
             ]);
         }
     }
-    rows
+    columns(&rows)
 }
 
 /// A line for each resource below their heads, those that are not ready first with the reason.
@@ -198,6 +199,47 @@ fn resources(status: &Value) -> Vec<String> {
             None => line,
         })
         .collect()
+}
+
+/// A line for each dispatch below their heads.
+fn dispatches(status: &Value) -> Vec<String> {
+    let heads = [
+        "dispatch",
+        "state",
+        "breaker",
+        "slots",
+        "lag",
+        "rows/s",
+        "delivered",
+        "dead letters",
+    ];
+    let mut rows = vec![heads.map(ToOwned::to_owned).to_vec()];
+    for dispatch in status["dispatches"].as_array().into_iter().flatten() {
+        let is = |member: &str| dispatch[member].as_bool() == Some(true);
+        let state = if is("gone") {
+            "gone"
+        } else if is("paused") {
+            "paused"
+        } else {
+            "running"
+        };
+        // Without an index on the due moment no lag is known.
+        let lag = dispatch["lag_seconds"]
+            .as_f64()
+            .filter(|_| is("due_indexed"));
+        let rate = dispatch["rate"].as_f64();
+        rows.push(vec![
+            string(&dispatch["name"]).unwrap_or_default(),
+            state.to_owned(),
+            string(&dispatch["breaker"]).unwrap_or_else(unknown),
+            shown(dispatch["slots"].as_u64()),
+            lag.map_or_else(unknown, span),
+            rate.map_or_else(unknown, |rate| format!("{rate:.0}")),
+            shown(dispatch["delivered"].as_u64()),
+            shown(dispatch["database"]["dead_letters"].as_u64()),
+        ]);
+    }
+    columns(&rows)
 }
 
 /// The rows with their cells below each other: the first column begins, others end at one place.
@@ -284,6 +326,28 @@ x            no        0          -          0    -  no table
 depts       yes       10     90.0 %         10    3
 ";
         assert_eq!(text("larder at a: not ready", &status), expected);
+    }
+
+    #[test]
+    fn dispatches_are_a_table_of_their_own() {
+        let status = json!({
+            "version": "1.2.3", "started_seconds_ago": 3.0,
+            "dispatches": [
+                {"name": "subscribers", "paused": true, "breaker": "closed", "gone": false, "slots": 4, "lag_seconds": 61.0,
+                 "due_indexed": true, "delivered": 1234, "rate": 99.6, "database": {"dead_letters": 2}},
+                {"name": "b", "paused": false, "breaker": "half-open", "gone": false, "slots": 0, "lag_seconds": 0.0,
+                 "due_indexed": false, "delivered": 0, "rate": 0.0}]
+        });
+        let expected = "\
+larder at a: ready
+
+larder      version 1.2.3, started 3.0 s ago
+
+dispatch       state    breaker  slots    lag  rows/s  delivered  dead letters
+subscribers   paused     closed      4  1m 1s     100       1234             2
+b            running  half-open      0      -       0          0             -
+";
+        assert_eq!(text("larder at a: ready", &status), expected);
     }
 
     /// Reads are known to be lost when one has failed.
