@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::postgres::PgConnection;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -44,17 +45,19 @@ use tokio::time::Instant;
 pub use crate::dispatch::metrics::DispatchMetrics;
 
 use crate::config::Config;
-use crate::dispatch::breaker::Breaker;
+use crate::dispatch::breaker::{Breaker, BreakerState};
 use crate::dispatch::definition::DispatchDefinition;
-use crate::dispatch::fit::read_rows;
+use crate::dispatch::fit::{read_rows, table_rights};
 use crate::dispatch::settlement::check_settlement;
 use crate::dispatch::sink::{RateLimit, Sink};
 use crate::dispatch::slots::Slots;
 use crate::dispatch::status::{RecentRate, TableStatus};
-use crate::feed::FeedConfig;
+use crate::feed::rights::{dispatch_rights, dispatch_script_rights};
+use crate::feed::{self, FeedConfig};
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::due::DueRows;
 use crate::source::SourceError;
+use crate::source::rights::{Right, lacking, with_grants};
 use crate::source::session::Database;
 
 /// The pause after an error of the database before the next attempt. It doubles with each further error.
@@ -105,6 +108,14 @@ pub struct DispatchSetup {
     pub once: bool,
 }
 
+/// What `larder check` finds of a dispatch that fits the database.
+pub struct DispatchCheck {
+    /// The statements that grant larder's role what it lacks.
+    pub grants: Vec<String>,
+    /// Why an index is missing, and the statement that creates it.
+    pub missing_index: Option<(String, String)>,
+}
+
 /// One dispatch of this process.
 pub struct Dispatch {
     setup: DispatchSetup,
@@ -143,7 +154,14 @@ impl Dispatch {
             Sink::new(&setup.definition).map_err(|mistake| DispatchError::Unfit(vec![mistake]))?;
         let mut connection = setup.connect().await?;
         let rows = read_rows(&mut connection, &setup).await?;
-        check_settlement(&mut connection, &setup.definition, &rows).await?;
+        match check_settlement(&mut connection, &setup.definition, &rows).await {
+            Err(DispatchError::Source(error)) => {
+                let rights = all_rights(&rows, dispatch_rights());
+                let granted = with_grants(&mut connection, error, rights, "see its owner").await;
+                return Err(granted.into());
+            }
+            checked => checked?,
+        }
         if let Some((reason, sql)) = rows.missing_index() {
             tracing::info!("{reason}: {sql}");
         }
@@ -208,11 +226,12 @@ impl Dispatch {
         &self.setup.definition.name.value
     }
 
-    /// Whether a run with `once` is a failure: dead letters were made, or rows were held back.
+    /// Whether a run with `once` is a failure: dead letters were made, the sink takes nothing, or rows were held back.
     pub fn has_failed(&self) -> bool {
-        let is_refused =
-            self.is_gone.load(Ordering::Relaxed) || self.is_held_back.load(Ordering::Relaxed);
-        is_refused || self.dead_letters.load(Ordering::Relaxed) > 0
+        self.is_gone.load(Ordering::Relaxed)
+            || self.is_held_back.load(Ordering::Relaxed)
+            || self.breaker.state() != BreakerState::Closed
+            || self.dead_letters.load(Ordering::Relaxed) > 0
     }
 
     fn rows(&self) -> Arc<DueRows> {
@@ -245,27 +264,50 @@ impl Dispatch {
 
     /// Notes the error number `errors` in a row. Reads the definition again after one that an altered table may have caused.
     async fn note_error(&self, error: &SourceError, errors: u32) {
-        tracing::warn!("dispatch {}: {error}", self.name());
+        // While PostgreSQL is away, an error follows each poll.
+        if errors.is_power_of_two() {
+            tracing::warn!("dispatch {}: {error} ({errors} in a row)", self.name());
+        } else {
+            tracing::debug!("dispatch {}: {error}", self.name());
+        }
         if self.setup.once && errors >= ERRORS_MAX {
             self.fail(&error.to_string());
         }
         self.metrics.errors.with_label_values(&[self.name()]).inc();
         if error.is_altered() {
-            match self.read_again().await {
-                Ok(rows) => {
-                    *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rows);
+            self.renew_rows().await;
+        }
+    }
+
+    /// Reads again what the rows of the table are, and which indexes there are.
+    async fn renew_rows(&self) {
+        match self.read_again().await {
+            Ok(rows) => {
+                if rows.is_due_indexed && !self.rows().is_due_indexed {
+                    tracing::info!("dispatch {}: an index finds due rows now", self.name());
                 }
-                Err(DispatchError::Unfit(mistakes)) => {
-                    for mistake in mistakes {
-                        tracing::error!("dispatch {}: {mistake}", self.name());
-                        if self.setup.once {
-                            self.fail(&mistake.to_string());
-                        }
+                *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rows);
+            }
+            Err(DispatchError::Unfit(mistakes)) => {
+                for mistake in mistakes {
+                    tracing::error!("dispatch {}: {mistake}", self.name());
+                    if self.setup.once {
+                        self.fail(&mistake.to_string());
                     }
                 }
-                Err(error) => tracing::debug!("dispatch {}: {error}", self.name()),
             }
+            Err(error) => tracing::debug!("dispatch {}: {error}", self.name()),
         }
+    }
+
+    /// Notes whether operators have paused it.
+    fn note_pause(&self, is_paused: bool) {
+        if self.is_paused.swap(is_paused, Ordering::Relaxed) != is_paused {
+            let what = if is_paused { "paused" } else { "resumed" };
+            tracing::info!("dispatch {}: it is {what}", self.name());
+        }
+        let shown = self.metrics.paused.with_label_values(&[self.name()]);
+        shown.set(i64::from(is_paused));
     }
 
     /// With `once`, ends the dispatch, since its rows are held back.
@@ -301,6 +343,23 @@ async fn check_slots(
     }
 }
 
+/// What larder's role needs, with `of_schema` on schema larder.
+fn all_rights(rows: &DueRows, of_schema: Vec<Right>) -> Vec<Right> {
+    of_schema.into_iter().chain(table_rights(rows)).collect()
+}
+
+/// The statements that grant the connection's role those of `rights` that it lacks.
+async fn grants(
+    connection: &mut PgConnection,
+    rights: Vec<Right>,
+) -> Result<Vec<String>, SourceError> {
+    let role: String = sqlx::query_scalar("select current_user::text")
+        .fetch_one(&mut *connection)
+        .await?;
+    let lacking = lacking(connection, &role, rights).await?;
+    Ok(lacking.iter().map(|right| right.sql(&role)).collect())
+}
+
 impl DispatchSetup {
     /// A dispatch of `config` that runs until it is stopped.
     pub fn new(definition: &DispatchDefinition, database: &Database, config: &Config) -> Self {
@@ -315,16 +374,40 @@ impl DispatchSetup {
         }
     }
 
-    /// Checks the dispatch against the database, and changes nothing. Returns why an index is missing, with the statement that
-    /// creates it.
+    /// Checks the dispatch against the database, and changes nothing.
     ///
     /// # Errors
     /// [`DispatchError::Unfit`]; PostgreSQL can't be reached or refuses a statement.
-    pub async fn check(&self) -> Result<Option<(String, String)>, DispatchError> {
+    pub async fn check(&self) -> Result<DispatchCheck, DispatchError> {
+        Sink::new(&self.definition).map_err(|mistake| DispatchError::Unfit(vec![mistake]))?;
         let mut connection = self.connect().await?;
         let rows = read_rows(&mut connection, self).await?;
-        check_slots(&mut connection, &self.definition, &rows).await?;
-        Ok(rows.missing_index())
+        let grants = grants(&mut connection, all_rights(&rows, dispatch_rights())).await?;
+        if grants.is_empty() {
+            check_slots(&mut connection, &self.definition, &rows).await?;
+            if feed::has_dispatch_tables(&mut connection).await? {
+                // A trigger for each statement runs for one without rows, too.
+                let mut transaction = connection.begin().await.map_err(SourceError::from)?;
+                check_settlement(&mut transaction, &self.definition, &rows).await?;
+                transaction.rollback().await.map_err(SourceError::from)?;
+            }
+        }
+        Ok(DispatchCheck {
+            grants,
+            missing_index: rows.missing_index(),
+        })
+    }
+
+    /// The statements that grant the connection's role what the dispatch needs, once another role has created its tables.
+    ///
+    /// # Errors
+    /// [`DispatchError::Unfit`]; PostgreSQL can't be reached or refuses a statement.
+    pub async fn script_grants(&self) -> Result<Vec<String>, DispatchError> {
+        let mut connection = self.connect().await?;
+        let rows = read_rows(&mut connection, self).await?;
+        let is_created = !feed::has_dispatch_tables(&mut connection).await?;
+        let rights = all_rights(&rows, dispatch_script_rights(is_created));
+        Ok(grants(&mut connection, rights).await?)
     }
 
     async fn connect(&self) -> Result<PgConnection, SourceError> {

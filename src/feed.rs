@@ -42,7 +42,7 @@ pub mod position;
 pub mod ranges;
 mod restore;
 pub(crate) mod retry;
-mod rights;
+pub(crate) mod rights;
 mod schema;
 pub mod strict;
 mod triggers;
@@ -58,7 +58,7 @@ use uuid::Uuid;
 
 use crate::clock::Boottime;
 use crate::feed::backlog::Backlog;
-use crate::feed::ddl::LockWait;
+use crate::feed::ddl::{DdlError, LockWait};
 use crate::feed::establish::{EstablishError, EstablishOptions, EstablishOutcome, establish};
 use crate::feed::follower::Feed;
 use crate::feed::install::PendingTriggers;
@@ -69,6 +69,7 @@ use crate::metrics::Metrics;
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::{Resource, ResourceId};
 use crate::source::SourceError;
+use crate::source::rights::with_grants;
 use crate::source::session::{Database, Identity};
 
 /// What happens to requests while the tiers are not fresh.
@@ -351,12 +352,24 @@ pub fn dispatch_script() -> String {
 /// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn install_dispatch(database: &Database) -> Result<(), EstablishError> {
     let mut connection = database.connect_for_feed(&[]).await?;
-    if schema::has_dispatch_tables(&mut connection).await? {
-        return Ok(());
+    let installed = async {
+        if schema::has_dispatch_tables(&mut connection).await? {
+            return Ok(());
+        }
+        tracing::info!("creating the tables of larder dispatch");
+        let statements = vec![schema::DISPATCH_SQL.to_owned()];
+        ddl::run_all(&mut connection, statements).await
+    };
+    match installed.await {
+        Err(DdlError::Source(error)) => {
+            let otherwise = "run `larder install` as a role that may create these tables";
+            let rights = rights::dispatch_rights();
+            Err(with_grants(&mut connection, error, rights, otherwise)
+                .await
+                .into())
+        }
+        outcome => Ok(outcome?),
     }
-    tracing::info!("creating the tables of larder dispatch");
-    let statements = vec![schema::DISPATCH_SQL.to_owned()];
-    Ok(ddl::run_all(&mut connection, statements).await?)
 }
 
 /// Returns whether the tables of `larder dispatch` exist.

@@ -194,14 +194,21 @@ async fn check_dispatches(
             .check()
             .await
         {
-            Ok(None) => {}
-            Ok(Some((reason, sql))) => {
+            Ok(checked) => {
                 let object = format!("dispatch {}", definition.name.value);
-                report.add([Finding {
+                let find = |rule, severity, reason: String, sql: Vec<String>| Finding {
                     place: Some(definition.place.clone()),
-                    remedies: vec![Remedy { sql, lock: None }],
-                    ..Finding::new(Rule::MissingIndex, Severity::Info, object, reason)
-                }]);
+                    remedies: (sql.into_iter().map(|sql| Remedy { sql, lock: None })).collect(),
+                    ..Finding::new(rule, severity, object.clone(), reason)
+                };
+                if !checked.grants.is_empty() {
+                    let reason = "larder's role may not do what the dispatch needs".to_owned();
+                    report.add([find(Rule::Rights, Severity::Error, reason, checked.grants)]);
+                }
+                let index = checked.missing_index.into_iter();
+                report.add(index.map(|(reason, sql)| {
+                    find(Rule::MissingIndex, Severity::Info, reason, vec![sql])
+                }));
             }
             Err(DispatchError::Unfit(found)) => {
                 report.add(found.iter().map(unfit));

@@ -1,5 +1,6 @@
 //! `larder dispatch`: sends the due rows of the configured dispatches until SIGTERM, or shows their dead letters.
 
+use std::collections::HashSet;
 use std::io::stdout;
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,7 +139,10 @@ impl Run<'_> {
         };
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
-            admin = ?listener.as_ref().and_then(|listener| listener.local_addr().ok()),
+            admin = listener
+                .as_ref()
+                .and_then(|listener| listener.local_addr().ok())
+                .map(tracing::field::display),
             dispatches = dispatches.len(),
             "dispatching"
         );
@@ -161,6 +165,7 @@ impl Run<'_> {
             }
         });
         let outcome = self.dispatch(&dispatches).await;
+        dispatches.iter().for_each(|dispatch| dispatch.log_counts());
         // An operator's request that does not end must not hold up the end.
         self.shutdown.end();
         let _answered = timeout(OPERATORS_WAIT, admin).await;
@@ -207,6 +212,11 @@ impl Run<'_> {
         let config = self.config;
         if config.install {
             feed::install_dispatch(database).await?;
+        } else if !feed::has_dispatch_tables(&mut database.connect_for_feed(&[]).await?).await? {
+            bail!(
+                "the tables of larder dispatch do not exist, and larder may not create them (install = \"manual\"): run \
+                 `larder install`, or the SQL of `larder install --print`"
+            );
         }
         let mut dispatches = Vec::with_capacity(definitions.len());
         let mut mistakes = Vec::new();
@@ -349,9 +359,16 @@ fn wanted(keys: &[String]) -> Option<&[String]> {
     Some(keys).filter(|keys| !keys.is_empty())
 }
 
-fn check_found(count: u64, keys: &[String]) -> anyhow::Result<()> {
-    if count == 0 && !keys.is_empty() {
-        bail!("there is no dead letter with the key {}", keys.join(" or "));
+/// Checks that each of `keys` was found.
+fn check_found(keys: &[String], found: &HashSet<String>) -> anyhow::Result<()> {
+    let missing: Vec<&str> = (keys.iter().map(String::as_str))
+        .filter(|key| !found.contains(*key))
+        .collect();
+    if !missing.is_empty() {
+        bail!(
+            "there is no dead letter with the key {}",
+            missing.join(" or ")
+        );
     }
     Ok(())
 }
@@ -367,12 +384,15 @@ async fn replay(
         &definition.name.value,
         Replay::new(definition).map_err(misfit)?,
     );
-    let mut refused = 0;
+    let (mut refused, mut found) = (0, HashSet::new());
     let replaying = letters::for_each(
         &mut connection,
         name,
         wanted(keys),
         async |connection, letter| {
+            if !keys.is_empty() {
+                found.insert(letter.key.clone());
+            }
             let outcome = if letter.is_stuck {
                 Ok(())
             } else {
@@ -392,7 +412,6 @@ async fn replay(
         },
     );
     let count = replaying.await.context("replaying")?;
-    check_found(count, keys)?;
     tracing::info!(
         "{} of {count} dead letters were sent, or released to be matched again",
         count - refused
@@ -400,7 +419,7 @@ async fn replay(
     if refused > 0 {
         bail!("{refused} of {count} dead letters were not taken");
     }
-    Ok(())
+    check_found(keys, &found)
 }
 
 async fn discard(
@@ -410,14 +429,20 @@ async fn discard(
 ) -> anyhow::Result<()> {
     let mut connection = connect(database).await?;
     let name = &definition.name.value;
+    let mut found = HashSet::new();
     let discarding = letters::for_each(
         &mut connection,
         name,
         wanted(keys),
-        async |connection, letter| Ok(letters::discard(connection, name, &letter).await?),
+        async |connection, letter| {
+            letters::discard(connection, name, &letter).await?;
+            if !keys.is_empty() {
+                found.insert(letter.key);
+            }
+            Ok(())
+        },
     );
     let count = discarding.await.context("discarding")?;
-    check_found(count, keys)?;
     tracing::info!("{count} dead letters were deleted");
-    Ok(())
+    check_found(keys, &found)
 }

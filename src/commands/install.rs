@@ -1,5 +1,6 @@
 //! `larder install` and `larder uninstall`.
 
+use std::collections::BTreeSet;
 use std::io::stdout;
 
 use anyhow::bail;
@@ -8,7 +9,7 @@ use crate::cli::UninstallArgs;
 use crate::commands::database::CommandDatabase;
 use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
-use crate::dispatch::letters;
+use crate::dispatch::{DispatchSetup, letters};
 use crate::feed;
 use crate::feed::establish::EstablishError;
 use crate::resource::sql::printable;
@@ -29,6 +30,15 @@ pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
             }
             if dispatches {
                 script.push_str(&feed::dispatch_script());
+                let mut grants = BTreeSet::new();
+                for definition in &config.dispatches {
+                    let setup = DispatchSetup::new(definition, &database, config);
+                    grants.extend(setup.script_grants().await?);
+                }
+                grants.iter().for_each(|grant| {
+                    script.push_str(grant);
+                    script.push('\n');
+                });
             }
             print(&mut stdout(), &printable(&script))?;
             return Ok(());

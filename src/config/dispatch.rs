@@ -166,8 +166,9 @@ impl PropertyTable for SinkDefinition {
         Property::<Self>::commented("ca_file", "", |s| Setting(Slot::File(&mut s.ca_file))),
     ];
 
-    fn unset(_: &Place) -> Self {
+    fn unset(place: &Place) -> Self {
         Self {
+            place: place.clone(),
             kind: SinkKind::Discard,
             url: None,
             rows: 100,
@@ -314,7 +315,7 @@ mod tests {
             ),
             (
                 with("table", "resource"),
-                "1: dispatch[0].resource: there is no [[resource]]",
+                "3: dispatch[0].resource: there is no [[resource]]",
             ),
             (
                 with("due = 'due'\n", ""),
@@ -361,7 +362,7 @@ mod tests {
             ),
             (
                 with("'discard'", "'http'"),
-                "1: dispatch[0].sink.url: `url` is missing",
+                "6: dispatch[0].sink.url: `url` is missing",
             ),
             (
                 with("type = 'discard'\n", ""),
@@ -371,7 +372,7 @@ mod tests {
                 with("[dispatch.sink]\ntype = 'discard'\n", ""),
                 "1: dispatch[0].sink: `sink` is missing",
             ),
-            (http("secret = 'x'"), "1: dispatch[0].sink.secret: "),
+            (http("secret = 'x'"), "6: dispatch[0].sink.secret: "),
             (
                 http("headers = { \"a b\" = 'c' }"),
                 "9: dispatch[0].sink.headers.\"a b\": ",
@@ -382,7 +383,7 @@ mod tests {
             ),
             (
                 with("'discard'", "'discard'\nheaders = { a = 'b' }"),
-                "1: dispatch[0].sink.headers: has no effect",
+                "6: dispatch[0].sink.headers: has no effect",
             ),
         ] {
             only(&text, beginning);

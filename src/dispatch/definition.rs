@@ -53,6 +53,8 @@ pub struct DispatchDefinition {
 /// `[dispatch.sink]`
 #[derive(Clone, Debug)]
 pub struct SinkDefinition {
+    /// The header of its table in the file.
+    pub place: Place,
     /// What takes the rows.
     pub kind: SinkKind,
     /// The address of the server. It may contain a password.
@@ -111,11 +113,24 @@ pub enum Delivery {
 }
 
 impl DispatchDefinition {
-    /// A mistake in the property `key`.
+    /// A mistake in the property `key`, at its line, or at that of the table which should have it.
     pub(crate) fn mistake(&self, key: &str, message: impl Into<String>) -> Mistake {
+        fn at<T>(located: Option<&Located<T>>) -> Option<&Place> {
+            located.map(|located| &located.place)
+        }
+        let place = match key {
+            "name" => Some(&self.name.place),
+            "table" => at(self.table.as_ref()),
+            "resource" => at(self.resource.as_ref()),
+            "key" => at(self.key.as_ref()),
+            "due" => Some(&self.due.place),
+            "partition" => at(self.partition.as_ref()),
+            "next" => at(self.next.as_ref()),
+            key => key.starts_with("sink.").then_some(&self.sink.place),
+        };
         let place = Place {
             key: format!("{}.{key}", self.place.key),
-            ..self.place.clone()
+            ..place.unwrap_or(&self.place).clone()
         };
         Mistake {
             place,

@@ -14,6 +14,7 @@ use crate::resource::definition::{Located, Mistake, ResourceDefinition, RowDefin
 use crate::resource::due::{DueRows, DueType, Reschedule};
 use crate::resource::key::{KeyColumn, key_type};
 use crate::resource::suggestion::nearest;
+use crate::source::rights::{self, Right};
 use crate::source::session::READ_ONLY;
 
 /// Reads what the rows of a dispatch are.
@@ -80,6 +81,29 @@ pub(super) async fn read_rows(
         is_utf8: encoding == "UTF8",
         ..rows
     })
+}
+
+/// What larder's role needs of the tables that `rows` are of.
+pub(super) fn table_rights(rows: &DueRows) -> Vec<Right> {
+    let table = &rows.resource.root.table;
+    let privileges: &[&str] = match rows.reschedule {
+        Reschedule::Delete => &["update", "delete"],
+        _ => &["update"],
+    };
+    let held = privileges.iter().map(|privilege| {
+        format!(
+            "has_table_privilege(asked.role, {}::oid, '{privilege}')",
+            table.oid
+        )
+    });
+    let moved = Right {
+        object: table.to_string(),
+        privilege: format!("{} on {}", privileges.join(", "), table.sql()),
+        is_held_sql: held.collect::<Vec<_>>().join(" and "),
+    };
+    let mut rights = rights::table_rights(&[&rows.resource]);
+    rights.push(moved);
+    rights
 }
 
 fn unfit(definition: &DispatchDefinition, key: &str, message: impl Into<String>) -> DispatchError {
@@ -198,7 +222,7 @@ impl Fit<'_> {
         }
         match column.base_type.as_str() {
             "timestamptz" if column.built_in => Some(DueType::Timestamp),
-            "int2" | "int4" | "int8" if column.built_in => Some(DueType::Seconds),
+            "int4" | "int8" if column.built_in => Some(DueType::Seconds),
             _ => {
                 let message = format!(
                     "column {name} is of type {}; a due moment is a timestamptz, or an integer of seconds since 1970",

@@ -100,8 +100,26 @@ impl Dispatch {
     }
 
     fn delivered(&self) -> u64 {
-        let labels = [self.name(), "delivered"];
+        self.counted("delivered")
+    }
+
+    fn counted(&self, result: &str) -> u64 {
+        let labels = [self.name(), result];
         self.metrics.rows.with_label_values(&labels).get()
+    }
+
+    /// Logs what became of the rows of this process.
+    pub fn log_counts(&self) {
+        let (name, delivered, failed) = (self.name(), self.delivered(), self.counted("failed"));
+        let dead = self.dead_letters.load(Ordering::Relaxed);
+        if failed + dead == 0 {
+            tracing::info!("dispatch {name}: {delivered} rows were delivered");
+        } else {
+            tracing::warn!(
+                "dispatch {name}: {delivered} rows were delivered, {failed} are tried again (larder.delivery has the errors), \
+                 {dead} are new dead letters"
+            );
+        }
     }
 
     /// Whether it will never send anything again.
@@ -175,7 +193,7 @@ impl Dispatch {
             .bind(is_paused)
             .execute(&mut connection)
             .await?;
-        self.is_paused.store(is_paused, Ordering::Relaxed);
+        self.note_pause(is_paused);
         connection.close().await?;
         Ok(())
     }

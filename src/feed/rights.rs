@@ -2,7 +2,7 @@
 
 use sqlx::postgres::PgConnection;
 
-use crate::feed::schema::TABLES;
+use crate::feed::schema::{DISPATCH_TABLES, TABLES};
 use crate::resource::Resource;
 use crate::resource::catalogue::TableName;
 use crate::resource::sql::{identifier, literal};
@@ -11,15 +11,41 @@ use crate::source::rights::{Right, table_rights};
 
 /// What a role needs to serve `resources`.
 pub(super) fn rights(resources: &[&Resource], answers: bool) -> Vec<Right> {
-    // A role that may create the schema will own it.
-    let or_created = schema_rights(answers).into_iter().map(|right| Right {
+    let of_schema = schema_rights(answers).into_iter().map(or_created);
+    of_schema.chain(table_rights(resources)).collect()
+}
+
+/// What a role needs of the tables of `larder dispatch`.
+pub(crate) fn dispatch_rights() -> Vec<Right> {
+    of_dispatch().map(or_created).into()
+}
+
+/// The same, if another role runs the statements that create these tables. `is_created`: they do.
+pub(crate) fn dispatch_script_rights(is_created: bool) -> Vec<Right> {
+    of_dispatch()
+        .map(|right| if_not_created(right, is_created))
+        .into()
+}
+
+/// A role that may create the schema will own it.
+fn or_created(right: Right) -> Right {
+    Right {
         is_held_sql: format!(
             "coalesce({}, has_database_privilege(asked.role, current_database(), 'create'))",
             right.is_held_sql
         ),
         ..right
-    });
-    or_created.chain(table_rights(resources)).collect()
+    }
+}
+
+fn if_not_created(right: Right, is_created: bool) -> Right {
+    Right {
+        is_held_sql: format!(
+            "not {is_created} and coalesce({}, false)",
+            right.is_held_sql
+        ),
+        ..right
+    }
 }
 
 /// The same, if another role runs the statements that create schema larder. `is_created`: they create a part of it.
@@ -28,13 +54,8 @@ pub(super) fn script_rights(
     answers: bool,
     is_created: bool,
 ) -> Vec<Right> {
-    let of_schema = schema_rights(answers).into_iter().map(|right| Right {
-        is_held_sql: format!(
-            "not {is_created} and coalesce({}, false)",
-            right.is_held_sql
-        ),
-        ..right
-    });
+    let of_schema = schema_rights(answers).into_iter();
+    let of_schema = of_schema.map(|right| if_not_created(right, is_created));
     of_schema.chain(table_rights(resources)).collect()
 }
 
@@ -124,6 +145,18 @@ fn schema_rights(answers: bool) -> Vec<Right> {
         ),
     ];
     rights.into()
+}
+
+fn of_dispatch() -> [Right; 2] {
+    let tables = DISPATCH_TABLES.map(|name| format!("larder.{name}"));
+    let names = DISPATCH_TABLES.map(literal).join(", ");
+    let held = format!(
+        "(select bool_and(has_table_privilege(asked.role, c.oid, p.privilege)) from pg_class c \
+         cross join unnest('{{select,insert,update,delete}}'::text[]) p (privilege) \
+         where c.relnamespace = to_regnamespace('larder') and c.relname in ({names}))"
+    );
+    let privilege = format!("select, insert, update, delete on {}", tables.join(", "));
+    [usage(), in_schema(privilege, held)]
 }
 
 fn usage() -> Right {

@@ -287,6 +287,9 @@ pub(super) async fn delete_unreached(connection: &mut PgConnection) -> Result<bo
     Ok(deleted.rows_affected() == UNREACHED_ROWS_MAX)
 }
 
+/// The tables of `larder dispatch`.
+pub(super) const DISPATCH_TABLES: [&str; 3] = ["delivery", "dead_letter", "dispatch"];
+
 /// Whether the tables of `larder dispatch` exist.
 pub(super) async fn has_dispatch_tables(
     connection: &mut PgConnection,

@@ -33,7 +33,7 @@ const MISFITS: [(&str, &str, &str); 12] = [
     (
         "'notify_after'",
         "'notify'",
-        "dispatch[0].due: public.subscriber has no column notify",
+        "larder.toml:4: dispatch[0].due: public.subscriber has no column notify",
     ),
     (
         "'notify_after'",
@@ -93,6 +93,8 @@ async fn what_does_not_fit_exits_78() {
     for (toml, expected) in changed.into_iter().chain([unreadable]) {
         std::fs::write(&file, &toml).unwrap();
         let told = bed.once(78).await;
+        assert!(told.contains(expected), "{expected} in {told}");
+        let told = bed.run(&["check"], 78).await.1;
         assert!(told.contains(expected), "{expected} in {told}");
     }
     std::fs::write(&file, &whole).unwrap();

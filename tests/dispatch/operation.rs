@@ -8,8 +8,9 @@ use tokio::io::AsyncReadExt;
 use super::processes::Dispatching;
 use super::sink::TestSink;
 use super::{Bed, SUBSCRIBERS, subscribers};
+use crate::harness::cluster::TestRole;
 use crate::harness::eventually;
-use crate::harness::larder_process::command;
+use crate::harness::larder_process::{self, command, stderr, stdout};
 use crate::harness::raw_http::{exchange, fetch, parse};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,6 +62,74 @@ async fn a_pause_holds_for_all_processes_and_after_a_restart() {
     for process in [first, second] {
         process.terminate().await;
     }
+}
+
+/// The advised index had no effect on a running process.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_index_that_is_created_meanwhile_is_used() {
+    let toml = subscribers("interval = '1day'");
+    let sql = format!("{SUBSCRIBERS}; update subscriber set notify_after = null");
+    let bed = Bed::new(&sql, &toml, TestSink::start().await).await;
+    let dispatching = Dispatching::start(&bed).await;
+    bed.execute("create index on subscriber (notify_after)")
+        .await;
+    eventually("the index is known", async || {
+        let status = fetch(dispatching.admin, "GET", "/status").await.json();
+        (status["dispatches"][0]["due_indexed"] == true).then_some(())
+    })
+    .await;
+    bed.execute("update subscriber set notify_after = now()")
+        .await;
+    eventually("all rows", async || {
+        (bed.sink.rows().len() == 200).then_some(())
+    })
+    .await;
+    dispatching.terminate().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn missing_privileges_are_told_with_their_grants() {
+    let toml = subscribers("interval = '1day'");
+    let owner = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
+    let role = TestRole::create(&owner.url).await;
+    let grant = |privilege: &str| format!("grant {privilege} to \"{}\";", role.name);
+    let update = grant("update on \"public\".\"subscriber\"");
+    let run = async |args: &[&str]| {
+        let output = larder_process::run(owner.directory.path(), Some(&role.url), args).await;
+        let told = stdout(&output) + &stderr(&output);
+        (output.status.code().unwrap(), told)
+    };
+    let once = ["dispatch", "--once", "--admin", "127.0.0.1:0"];
+    let (code, told) = run(&once).await;
+    assert!(
+        code != 0 && told.contains("grant create on database"),
+        "{told}"
+    );
+    // Another role runs the script.
+    let (code, script) = run(&["install", "--print"]).await;
+    assert!(code == 0 && script.contains(&update), "{script}");
+    owner.execute(&script).await;
+    for lost in ["update on subscriber", "usage on schema larder"] {
+        owner
+            .execute(&format!("revoke {lost} from {}", role.name))
+            .await;
+    }
+    let usage = grant("usage on schema larder");
+    for (args, expected) in [
+        (&once[..], [&usage, &usage]),
+        (&["check"], [&usage, &update]),
+    ] {
+        let (code, told) = run(args).await;
+        assert!(code != 0, "{told}");
+        assert!(expected.iter().all(|grant| told.contains(*grant)), "{told}");
+    }
+    owner.execute(&usage).await;
+    let (_, told) = run(&once).await;
+    assert!(told.contains(&update), "{told}");
+    assert!(owner.sink.received().is_empty());
+    owner.execute(&update).await;
+    assert_eq!(run(&once).await.0, 0);
+    assert_eq!(owner.sink.rows().len(), 180);
 }
 
 #[tokio::test(flavor = "multi_thread")]
