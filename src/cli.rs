@@ -196,10 +196,10 @@ pub struct DispatchArgs {
     #[arg(long, value_name = "NAME", conflicts_with_all = ["name", "once"])]
     pub dead_letters: Option<String>,
     /// Send the dead letters of a dispatch again: those of the keys, or all
-    #[arg(long, num_args = 1.., value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters"])]
+    #[arg(long, num_args = 1.., allow_negative_numbers = true, value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters"])]
     pub replay: Vec<String>,
     /// Delete the dead letters of a dispatch: those of the keys, or all
-    #[arg(long, num_args = 1.., value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters", "replay"])]
+    #[arg(long, num_args = 1.., allow_negative_numbers = true, value_names = ["NAME", "KEY"], conflicts_with_all = ["name", "once", "dead_letters", "replay"])]
     pub discard: Vec<String>,
 }
 

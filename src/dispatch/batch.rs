@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use ring::digest::{SHA256, digest};
-use sqlx::postgres::{PgConnection, PgRow};
-use sqlx::{AssertSqlSafe, Row, ValueRef, raw_sql};
+use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::query::Query;
+use sqlx::{AssertSqlSafe, Postgres, Row, ValueRef, raw_sql};
 use tokio::time::Instant;
 
 use crate::dispatch::lease::LeasedConnection;
@@ -20,6 +21,8 @@ use crate::source::SourceError;
 const PIECE_ROWS: usize = 16;
 /// The most rows of a piece.
 const PIECE_ROWS_MAX: usize = 1_000;
+/// The bytes of a row, as long as no row is known.
+pub(super) const ROW_BYTES: usize = PIECE_BYTES / PIECE_ROWS;
 /// The bytes that a piece should have: a server that sends a piece to a stopped process must not hang, so it has to fit the
 /// buffers of the sockets.
 const PIECE_BYTES: usize = 64 << 10;
@@ -49,6 +52,16 @@ pub(super) struct DueRow {
     pub(super) fault: Option<String>,
 }
 
+impl DueRow {
+    /// Where reading goes on after it.
+    pub(super) fn position(&self) -> Position {
+        Position {
+            due: self.due.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
 /// How much is matched at a time.
 pub(super) struct MatchBounds {
     /// The most rows.
@@ -59,7 +72,21 @@ pub(super) struct MatchBounds {
     pub(super) document_bytes: usize,
 }
 
-/// Matches due rows of a slot, `after` a position. Returns whether there are no more.
+/// The rows of a match, as they come in pieces.
+struct Matching<'m> {
+    connection: &'m mut LeasedConnection,
+    rows: &'m DueRows,
+    slot: &'m [String],
+    bounds: &'m MatchBounds,
+    matched: Vec<DueRow>,
+    /// Of the records of all rows.
+    bytes: usize,
+    /// The document of a row; its memory is used again for each.
+    document: Vec<u8>,
+}
+
+/// Matches due rows of a slot, `after` a position. Returns whether there are no more. `row_bytes` is the mean length of the
+/// records of the last match, and becomes that of this one.
 ///
 /// # Errors
 /// PostgreSQL can't be reached or refuses a statement.
@@ -69,77 +96,146 @@ pub(super) async fn match_rows(
     slot: &[String],
     after: Option<&Position>,
     bounds: &MatchBounds,
+    row_bytes: &mut usize,
 ) -> Result<(Vec<DueRow>, bool), SourceError> {
-    let began = Instant::now();
-    let declaring =
-        connection.run(async |connection| declare(connection, rows, slot, after, bounds).await);
-    declaring.await?;
-    let mut matched = Vec::new();
-    let (mut piece, mut bytes) = (PIECE_ROWS, 0);
-    let mut document = Vec::new();
-    let is_end = loop {
-        let fetch = format!("fetch forward {piece} from larder_match");
-        let fetching = connection.run(async |connection| {
-            Ok(sqlx::query(AssertSqlSafe(fetch))
-                .fetch_all(connection)
-                .await?)
-        });
-        let fetched = fetching.await?;
-        for row in &fetched {
-            bytes += record(row)?.map_or(0, <[u8]>::len);
-            document.clear();
-            matched.push(due_row(rows, row, bounds.document_bytes, &mut document)?);
-        }
-        if fetched.len() < piece {
-            break matched.len() < bounds.rows;
-        }
-        if began.elapsed() > bounds.time {
-            break false;
-        }
-        piece = piece_rows(matched.len(), bytes);
+    let mut matching = Matching {
+        connection,
+        rows,
+        slot,
+        bounds,
+        matched: Vec::new(),
+        bytes: 0,
+        document: Vec::new(),
     };
-    let ending = connection.run(async |connection| {
-        raw_sql("commit").execute(connection).await?;
-        Ok(())
-    });
-    ending.await?;
+    let is_end = matching.read(after, *row_bytes).await?;
+    let Matching { matched, bytes, .. } = matching;
+    if !matched.is_empty() {
+        *row_bytes = bytes / matched.len();
+    }
     Ok((matched, is_end))
 }
 
-/// Begins a transaction with the cursor of a match.
-async fn declare(
-    connection: &mut PgConnection,
-    rows: &DueRows,
-    slot: &[String],
-    after: Option<&Position>,
-    bounds: &MatchBounds,
-) -> Result<(), SourceError> {
-    raw_sql("begin").execute(&mut *connection).await?;
-    let declare = format!(
-        "declare larder_match no scroll cursor for {}",
-        rows.match_sql(after.is_some())
-    );
-    let record_bytes_max = rows
-        .resource
-        .template
-        .record_bytes_max(bounds.document_bytes);
-    let mut query = sqlx::query(AssertSqlSafe(declare));
-    for value in slot {
-        query = query.bind(value);
-    }
-    query = query
-        .bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX))
-        .bind(i64::try_from(bounds.rows).unwrap_or(i64::MAX));
-    if let Some(Position { due, key }) = after {
-        if rows.is_due_indexed {
-            query = query.bind(due);
+impl Matching<'_> {
+    async fn read(
+        &mut self,
+        after: Option<&Position>,
+        row_bytes: usize,
+    ) -> Result<bool, SourceError> {
+        let began = Instant::now();
+        if !self.rows.is_due_indexed {
+            return self.read_by_cursor(after, began).await;
         }
-        for part in key_parts(key, rows.resource.key.columns.len()) {
-            query = query.bind(part.into_owned());
+        // An index gives the first rows without reading the others, and most slots have no more.
+        let piece = piece_rows(1, row_bytes).min(self.bounds.rows);
+        if self.read_first(after, piece).await? < piece {
+            return Ok(true);
         }
+        let last = self.matched.last().map(DueRow::position);
+        if self.matched.len() == self.bounds.rows {
+            return Ok(false);
+        }
+        self.read_by_cursor(last.as_ref(), began).await
     }
-    query.execute(connection).await?;
-    Ok(())
+
+    /// Reads the first rows by a statement that PostgreSQL keeps planned. Returns how many there are.
+    async fn read_first(
+        &mut self,
+        after: Option<&Position>,
+        piece: usize,
+    ) -> Result<usize, SourceError> {
+        let sql = self.rows.match_sql(after.is_some());
+        let query = self.bind(sqlx::query(AssertSqlSafe(sql)), after, piece);
+        let fetching = self
+            .connection
+            .run(async |connection| Ok(query.fetch_all(connection).await?));
+        let fetched = fetching.await?;
+        self.add(&fetched)
+    }
+
+    /// Reads rows in pieces. Returns whether there are no more.
+    async fn read_by_cursor(
+        &mut self,
+        after: Option<&Position>,
+        began: Instant,
+    ) -> Result<bool, SourceError> {
+        let declare = format!(
+            "declare larder_match no scroll cursor for {}",
+            self.rows.match_sql(after.is_some())
+        );
+        let rows_max = self.bounds.rows - self.matched.len();
+        let declare = self.bind(sqlx::query(AssertSqlSafe(declare)), after, rows_max);
+        let declaring = self.connection.run(async |connection| {
+            raw_sql("begin").execute(&mut *connection).await?;
+            declare.execute(connection).await?;
+            Ok(())
+        });
+        declaring.await?;
+        let mut piece = if self.matched.is_empty() {
+            PIECE_ROWS
+        } else {
+            piece_rows(self.matched.len(), self.bytes)
+        };
+        let is_end = loop {
+            let fetch = format!("fetch forward {piece} from larder_match");
+            let fetching = self.connection.run(async |connection| {
+                Ok(sqlx::query(AssertSqlSafe(fetch))
+                    .fetch_all(connection)
+                    .await?)
+            });
+            let fetched = fetching.await?;
+            if self.add(&fetched)? < piece {
+                break self.matched.len() < self.bounds.rows;
+            }
+            if began.elapsed() > self.bounds.time {
+                break false;
+            }
+            piece = piece_rows(self.matched.len(), self.bytes);
+        };
+        let ending = self.connection.run(async |connection| {
+            raw_sql("commit").execute(connection).await?;
+            Ok(())
+        });
+        ending.await?;
+        Ok(is_end)
+    }
+
+    /// Binds the parameters of a match.
+    fn bind<'q>(
+        &self,
+        mut query: Query<'q, Postgres, PgArguments>,
+        after: Option<&Position>,
+        rows_max: usize,
+    ) -> Query<'q, Postgres, PgArguments> {
+        let template = &self.rows.resource.template;
+        let record_bytes_max = template.record_bytes_max(self.bounds.document_bytes);
+        for value in self.slot {
+            query = query.bind(value.clone());
+        }
+        query = query
+            .bind(i64::try_from(record_bytes_max).unwrap_or(i64::MAX))
+            .bind(i64::try_from(rows_max).unwrap_or(i64::MAX));
+        if let Some(Position { due, key }) = after {
+            if self.rows.is_due_indexed {
+                query = query.bind(due.clone());
+            }
+            for part in key_parts(key, self.rows.resource.key.columns.len()) {
+                query = query.bind(part.into_owned());
+            }
+        }
+        query
+    }
+
+    /// Adds rows that PostgreSQL has sent. Returns how many they are.
+    fn add(&mut self, fetched: &[PgRow]) -> Result<usize, SourceError> {
+        for row in fetched {
+            self.bytes += record(row)?.map_or(0, <[u8]>::len);
+            self.document.clear();
+            let bytes_max = self.bounds.document_bytes;
+            let row = due_row(self.rows, row, bytes_max, &mut self.document)?;
+            self.matched.push(row);
+        }
+        Ok(fetched.len())
+    }
 }
 
 /// The rows of the next piece: a power of two, so that few statements are prepared.
@@ -157,7 +253,7 @@ fn record(row: &PgRow) -> Result<Option<&[u8]>, SourceError> {
     Ok(Some(row.try_get(1)?))
 }
 
-/// Makes a row of what PostgreSQL has sent. `document` is empty: its memory is used again for each row.
+/// Makes a row of what PostgreSQL has sent. `document` is empty.
 fn due_row(
     rows: &DueRows,
     row: &PgRow,

@@ -1,9 +1,11 @@
 //! Dead letters: rows that no attempt is left for, or that can't be rescheduled.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use sqlx::postgres::{PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Row};
+use tokio::time::{Instant, sleep};
 
 use crate::dispatch::DispatchError;
 use crate::dispatch::batch::DueRow;
@@ -14,6 +16,9 @@ use crate::dispatch::sink::{Answer, Sink};
 use crate::resource::due::DueRows;
 use crate::source::SourceError;
 use crate::source::loader::bind_keys;
+
+/// The pause before rows that other transactions have locked are given back again.
+const RESTORE_PAUSE: Duration = Duration::from_millis(50);
 
 /// The letters that are read at a time.
 const PAGE: i64 = 500;
@@ -68,40 +73,76 @@ pub(super) async fn store(
     Ok(())
 }
 
-/// Gives rows that were taken and not sent their former due moments back; those that were deleted become dead letters. `taken`
-/// has the present moment of each by its id.
+/// Gives rows that were taken and not sent their former due moments back; those that were deleted, or can't get it within
+/// `patience`, become dead letters. `taken` has the present moment of each by its id.
 pub(super) async fn give_back(
     connection: &mut LeasedConnection,
     rows: &DueRows,
     unsent: &[DueRow],
     taken: &HashMap<String, Option<String>>,
+    patience: Duration,
 ) -> Result<(), SourceError> {
-    let (mut keys, mut now, mut before) = (Vec::new(), Vec::new(), Vec::new());
+    let mut lost = Vec::new();
+    let mut moved = Vec::new();
     for row in unsent {
         match taken.get(&row.id).and_then(Option::as_deref) {
-            Some(due) => {
-                keys.push(&*row.key);
-                now.push(due);
-                before.push(&*row.due);
-            }
-            None => {
-                let why = "larder stopped before the row was sent";
-                let storing = connection
-                    .run(async |connection| store(connection, rows, row, why, false).await);
-                storing.await?;
-            }
+            Some(now) => moved.push((row, now)),
+            None => lost.push((row, "it has no due moment to go back to".to_owned())),
         }
     }
-    if keys.is_empty() {
-        return Ok(());
+    let until = Instant::now() + patience;
+    let mut parts = vec![moved];
+    while let Some(mut part) = parts.pop() {
+        if part.is_empty() {
+            continue;
+        }
+        let restoring = connection.run(async |connection| restore(connection, rows, &part).await);
+        match restoring.await {
+            Ok(kept) if kept.is_empty() => {}
+            Ok(kept) if Instant::now() < until => {
+                sleep(RESTORE_PAUSE).await;
+                parts.push(kept);
+            }
+            Ok(kept) => {
+                let why = "another transaction has locked it, or a trigger keeps it as it is";
+                lost.extend(kept.into_iter().map(|(row, _)| (row, why.to_owned())));
+            }
+            Err(error) if error.is_connection_error() => return Err(error),
+            Err(_) if part.len() > 1 => {
+                let half = part.split_off(part.len() / 2);
+                parts.extend([half, part]);
+            }
+            Err(error) => lost.extend(part.into_iter().map(|(row, _)| (row, error.to_string()))),
+        }
     }
-    let restoring = connection.run(async |connection| {
-        let restore = sqlx::query(AssertSqlSafe(rows.restore_sql()));
-        let restore = bind_keys(restore, &rows.resource.key, &keys)?;
-        restore.bind(now).bind(before).execute(connection).await?;
-        Ok(())
-    });
-    restoring.await
+    for (row, why) in lost {
+        let error =
+            format!("larder stopped before the row was sent, and it is not due again: {why}");
+        let storing =
+            connection.run(async |connection| store(connection, rows, row, &error, false).await);
+        storing.await?;
+    }
+    Ok(())
+}
+
+/// Gives rows their former due moments back. Returns those that still have the present one.
+async fn restore<'r>(
+    connection: &mut PgConnection,
+    rows: &DueRows,
+    moved: &[(&'r DueRow, &'r str)],
+) -> Result<Vec<(&'r DueRow, &'r str)>, SourceError> {
+    let keys: Vec<&str> = moved.iter().map(|(row, _)| &*row.key).collect();
+    let now: Vec<&str> = moved.iter().map(|(_, now)| *now).collect();
+    let before: Vec<&str> = moved.iter().map(|(row, _)| &*row.due).collect();
+    let query = sqlx::query(AssertSqlSafe(rows.restore_sql()));
+    let query = bind_keys(query, &rows.resource.key, &keys)?;
+    let mut kept = Vec::new();
+    for row in query.bind(now).bind(before).fetch_all(connection).await? {
+        let number: i64 = row.try_get(0)?;
+        let place = usize::try_from(number - 1).ok();
+        kept.extend(place.and_then(|place| moved.get(place)));
+    }
+    Ok(kept)
 }
 
 /// Calls `with` for each dead letter of a dispatch that has one of `keys`, or for all, in the order of their ids.

@@ -1,7 +1,6 @@
 //! The poller: finds slots with due rows.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use sqlx::postgres::PgConnection;
@@ -19,6 +18,10 @@ const HOUSEKEEPING_PAUSE: Duration = Duration::from_secs(600);
 /// The pause of all processes is read at least so often.
 const PAUSE_READ_MAX: Duration = Duration::from_secs(5);
 
+/// After so many pauses between two polls the table is looked at again: it may have been replaced, and no statement fails then;
+/// or it has more columns, or an index on the due moment.
+const RENEW_POLLS: u32 = 10;
+
 /// The longest time that a look may take.
 const POLL_MAX: Duration = Duration::from_secs(60);
 
@@ -31,6 +34,7 @@ pub(super) async fn run(dispatch: Arc<Dispatch>) {
         polled_at: None,
         listing: Beginning::default(),
         cleaned_at: Instant::now(),
+        renewed_at: Instant::now(),
         dispatch: Arc::clone(&dispatch),
     };
     let mut stopped = dispatch.stop.subscribe();
@@ -61,6 +65,8 @@ struct Poller {
     listing: Beginning,
     /// When housekeeping was done last.
     cleaned_at: Instant,
+    /// When the table's definition was read last.
+    renewed_at: Instant,
 }
 
 impl Poller {
@@ -80,12 +86,11 @@ impl Poller {
             }
         };
         let is_paused = read_pause(&mut connection, dispatch.name()).await?;
-        dispatch.is_paused.store(is_paused, Ordering::Relaxed);
-        let shown = dispatch
-            .metrics
-            .paused
-            .with_label_values(&[dispatch.name()]);
-        shown.set(i64::from(is_paused));
+        dispatch.note_pause(is_paused);
+        if self.renewed_at.elapsed() > (interval * RENEW_POLLS).min(POLL_MAX) {
+            self.renewed_at = Instant::now();
+            dispatch.renew_rows().await;
+        }
         let rows = dispatch.rows();
         let is_time = self.polled_at.is_none_or(|at| at.elapsed() >= interval);
         if dispatch.may_match() && is_time {

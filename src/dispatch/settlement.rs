@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tokio::time::Instant;
 
 use crate::dispatch::DispatchError;
-use crate::dispatch::batch::DueRow;
+use crate::dispatch::batch::{DueRow, ROW_BYTES};
 use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::lease::LeasedConnection;
 use crate::resource::definition::Mistake;
@@ -22,8 +22,7 @@ use crate::source::loader::bind_keys;
 /// How long a statement should hold locks of rows: below the 50 ms that an application may have to wait.
 const LOCKS_TIME: Duration = Duration::from_millis(25);
 /// The rows of the first statement.
-const CHUNK_ROWS: usize = 20;
-const CHUNK_ROWS_MIN: usize = 10;
+const CHUNK_ROWS: usize = 100;
 
 /// The most characters of an error that are stored.
 const ERROR_CHARS_MAX: usize = 1_000;
@@ -73,13 +72,18 @@ pub(super) enum Settled {
 
 /// Reschedules rows over one connection.
 pub(super) struct Settler {
+    /// The mean length of the records of the last match.
+    pub(super) row_bytes: usize,
     /// The rows of the next statement.
     chunk: usize,
 }
 
 impl Settler {
     pub(super) fn new() -> Self {
-        Self { chunk: CHUNK_ROWS }
+        Self {
+            row_bytes: ROW_BYTES,
+            chunk: CHUNK_ROWS,
+        }
     }
 
     /// Reschedules rows, and adds to `settled` what became of each.
@@ -133,7 +137,7 @@ impl Settler {
         let fitting = rows as f64 * LOCKS_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6);
         // A short statement says little about a long one.
         let most = rows.max(self.chunk / 2) * 2;
-        self.chunk = (fitting as usize).clamp(CHUNK_ROWS_MIN, most.max(CHUNK_ROWS_MIN));
+        self.chunk = (fitting as usize).clamp(1, most);
     }
 }
 
@@ -291,14 +295,18 @@ mod tests {
 
     #[test]
     fn statements_have_as_many_rows_as_fit_the_time() {
-        let mut settler = Settler { chunk: 200 };
+        let mut settler = Settler {
+            chunk: 200,
+            ..Settler::new()
+        };
         for (rows, took, chunk) in [
             (200, 5, 400),
             (400, 10, 800),
             (800, 100, 200),
             (3, 1, 75),
-            (75, 1_000, 10),
-            (10, 1, 20),
+            (75, 1_000, 1),
+            (1, 1_000, 1),
+            (1, 1, 2),
         ] {
             settler.measure(rows, Duration::from_millis(took));
             assert_eq!(settler.chunk, chunk, "{rows} in {took} ms");

@@ -63,6 +63,8 @@ pub(super) struct SlotState {
     pub(super) look_at: Option<Instant>,
     /// Rows that were sent and are not rescheduled yet.
     unsettled: Vec<Settlement>,
+    /// Since when.
+    unsettled_since: Option<Instant>,
     is_queued: bool,
     is_worked: bool,
 }
@@ -200,6 +202,16 @@ impl Slots {
         unsettled
     }
 
+    /// Forgets such rows of a slot that another session has had for `age`.
+    pub(super) fn forget_unsettled(&self, slot: &Slot, age: Duration) {
+        let is_old = self.with(slot, |slot| {
+            slot.unsettled_since.is_some_and(|at| at.elapsed() >= age)
+        });
+        if is_old {
+            drop(self.take_unsettled(slot));
+        }
+    }
+
     /// Keeps such rows until the slot is worked on again.
     pub(super) fn keep_unsettled(&self, slot: &Slot, unsettled: Vec<Settlement>) {
         let mut state = self.lock();
@@ -210,6 +222,7 @@ impl Slots {
         } = &mut *state;
         if let Some(slot) = known.get_mut(slot) {
             *count += unsettled.len();
+            slot.unsettled_since = (!unsettled.is_empty()).then(Instant::now);
             slot.unsettled = unsettled;
         }
     }

@@ -95,8 +95,9 @@ async fn work(
         Ok(lock.fetch_one(connection).await?)
     });
     if !locked.await? {
-        // It is another process's now, with all that is due there.
-        drop(dispatch.slots.take_unsettled(slot));
+        // It is another process's now, with all that is due there; or the server has not yet ended a session of this one.
+        let takeover = dispatch.setup.definition.takeover;
+        dispatch.slots.forget_unsettled(slot, takeover * 2);
         return Ok(connection);
     }
     let mut worker = Worker {
@@ -158,10 +159,7 @@ impl Worker<'_> {
             let began = Instant::now();
             let batch = dispatch.batch();
             let (mut matched, is_end) = self.match_after(slot, position.as_ref(), batch).await?;
-            let last = matched.last().map(|row| Position {
-                due: row.due.clone(),
-                key: row.key.clone(),
-            });
+            let last = matched.last().map(DueRow::position);
             if position.is_none() {
                 let took = began.elapsed();
                 dispatch
@@ -194,7 +192,16 @@ impl Worker<'_> {
             time: self.dispatch.setup.definition.takeover / 3,
             document_bytes: self.dispatch.setup.document_bytes_max,
         };
-        match_rows(&mut self.connection, &self.rows, slot, after, &bounds).await
+        let row_bytes = &mut self.settler.row_bytes;
+        match_rows(
+            &mut self.connection,
+            &self.rows,
+            slot,
+            after,
+            &bounds,
+            row_bytes,
+        )
+        .await
     }
 
     /// Waits for locked rows within bounds, and notes when the slot is read again.
@@ -312,9 +319,11 @@ impl Worker<'_> {
         if outcome.is_err() {
             self.connection = self.dispatch.connect_patiently(unsent.len()).await?;
         }
-        letters::give_back(&mut self.connection, &self.rows, &unsent, &taken).await?;
+        let takeover = self.dispatch.setup.definition.takeover;
+        let given =
+            letters::give_back(&mut self.connection, &self.rows, &unsent, &taken, takeover).await;
         self.store_failed(failed).await?;
-        outcome.map(|()| is_whole)
+        given.and(outcome).map(|()| is_whole)
     }
 
     /// Has taken rows sent, until all are, or the dispatch stops.

@@ -173,9 +173,10 @@ impl DueRows {
 
     /// Why polls are expensive, and the statement that creates the index for it; `None` if there is one.
     pub fn missing_index(&self) -> Option<(String, String)> {
-        let names = |more: Option<&String>| {
+        let names = |more: &[&String]| {
             let columns = self.partition.iter().map(|column| &column.name);
-            let names = columns.chain(more).map(|name| identifier(name));
+            let names = columns.chain(more.iter().copied());
+            let names = names.map(|name| identifier(name));
             names.collect::<Vec<_>>().join(", ")
         };
         let table = &self.resource.root.table;
@@ -190,18 +191,23 @@ impl DueRows {
             "a slot"
         };
         let reason = format!(
-            "no index finds the due rows of dispatch {}: each look reads all rows of {slot}. That suits where most of them are \
-             due at a time: an index without {} leaves updates HOT, with a fillfactor of 45 to 90. Else create one",
+            "no index finds the due rows of dispatch {}: each look reads all rows of {slot}, so looks are up to 60 s apart, and a \
+             row may wait that long. That suits where most of them are due at a time: an index without {} leaves updates HOT, \
+             with a fillfactor of 45 to 90. Else create one",
             self.dispatch, self.due
         );
         if self.slot_order.is_none() && !self.partition.is_empty() {
             let reason = format!(
-                "no index has the rows of a slot of dispatch {} together: each look reads the whole table",
+                "no index has the rows of a slot of dispatch {} together: each look reads the whole table, so looks are up to \
+                 60 s apart, and a row may wait that long",
                 self.dispatch
             );
-            return Some((reason, create(names(None))));
+            return Some((reason, create(names(&[]))));
         }
-        Some((reason, create(names(Some(&self.due)))))
+        // Rows that are due at one moment are read in the order of their keys.
+        let keys = self.resource.key.columns.iter().map(|column| &column.name);
+        let more: Vec<&String> = std::iter::once(&self.due).chain(keys).collect();
+        Some((reason, create(names(&more))))
     }
 
     /// SQL for the values of all slots as text, a column for each column of the partition.
@@ -285,11 +291,8 @@ impl DueRows {
     ///
     /// With `is_plain` all rows were delivered at their first attempt, and the due moment is the last parameter.
     pub fn settle_sql(&self, is_plain: bool) -> String {
-        // An expression of users may name the table.
-        let own = match &*self.resource.root.table.name {
-            "w" | "l" => "t0".to_owned(),
-            name => identifier(name),
-        };
+        // An expression of users may name the table, so all other names have a space.
+        let own = identifier(&self.resource.root.table.name);
         let table = self.resource.root.table.sql();
         let due = identifier(&self.due);
         let is_key = |alias: &str, of: &str| self.is_key_sql(alias, of);
@@ -301,27 +304,28 @@ impl DueRows {
         } else {
             format!("{own}.{due}")
         };
-        let is_later = "(l.\"larder next\" is null or l.\"larder next\" > l.\"larder due\")";
+        let is_later = r#"("larder l"."larder next" is null or "larder l"."larder next" > "larder l"."larder due")"#;
         let update = |condition: &str| {
             format!(
-                "update {table} {own} set {due} = l.\"larder next\" from locked l where {} and {condition} and {is_later} \
-                 returning l.*, {new_due}::text as due, coalesce({own}.{due} > l.\"larder due\", true) as is_later",
-                is_key(&own, "l")
+                "update {table} {own} set {due} = \"larder l\".\"larder next\" from \"larder locked\" \"larder l\" \
+                 where {} and {condition} and {is_later} returning \"larder l\".*, {new_due}::text as due, \
+                 coalesce({own}.{due} > \"larder l\".\"larder due\", true) as is_later",
+                is_key(&own, "larder l")
             )
         };
         let remove = |condition: &str| {
             format!(
-                "delete from {table} {own} using locked l where {} and {condition} \
-                 returning l.*, null::text as due, true as is_later",
-                is_key(&own, "l")
+                "delete from {table} {own} using \"larder locked\" \"larder l\" where {} and {condition} \
+                 returning \"larder l\".*, null::text as due, true as is_later",
+                is_key(&own, "larder l")
             )
         };
         let moved = match self.reschedule {
             Reschedule::Delete if is_plain => format!("moved as ({})", remove("true")),
             Reschedule::Delete => format!(
                 "removed as ({}), retried as ({}), moved as (table removed union all table retried)",
-                remove("l.\"larder delay\" is null"),
-                update("l.\"larder delay\" is not null")
+                remove("\"larder l\".\"larder delay\" is null"),
+                update("\"larder l\".\"larder delay\" is not null")
             ),
             _ => format!("moved as ({})", update("true")),
         };
@@ -332,15 +336,18 @@ impl DueRows {
             (format!(", {key} as \"larder key\""), self.records_sql())
         };
         format!(
-            "with {wanted}, locked as materialized (select w.*{key}, {next} as \"larder next\" \
-             from wanted w join {table} {own} on {same} where {own}.{due} = w.\"larder due\"{exists} \
+            "with {wanted}, \"larder locked\" as materialized (select \"larder w\".*{key}, {next} as \"larder next\" \
+             from \"larder wanted\" \"larder w\" join {table} {own} on {same} \
+             where {own}.{due} = \"larder w\".\"larder due\"{exists} \
              order by {order} for {lock} of {own} skip locked), {moved}{records} \
-             select w.\"larder n\" as n, l.\"larder n\" is not null as locked, m.is_later, m.due, \
-             l.\"larder n\" is null and exists (select from {table} {own} where {same} and {own}.{due} = w.\"larder due\"{exists}) \
-             as waiting from wanted w left join locked l using (\"larder n\") left join moved m using (\"larder n\") \
+             select \"larder w\".\"larder n\" as n, \"larder l\".\"larder n\" is not null as locked, m.is_later, m.due, \
+             \"larder l\".\"larder n\" is null and exists (select from {table} {own} where {same} \
+             and {own}.{due} = \"larder w\".\"larder due\"{exists}) as waiting \
+             from \"larder wanted\" \"larder w\" left join \"larder locked\" \"larder l\" using (\"larder n\") \
+             left join moved m using (\"larder n\") \
              where {tells_moments} or m.is_later is not true",
             tells_moments = self.tells_moments,
-            same = is_key(&own, "w"),
+            same = is_key(&own, "larder w"),
             exists = and_sql(self.resource.root.condition.as_ref(), &own),
             order = order.collect::<Vec<_>>().join(", "),
             // Rows that refer to this one can be inserted meanwhile, unless it goes.
@@ -396,7 +403,7 @@ impl DueRows {
             names.push(format!("\"larder {name}\""));
         }
         format!(
-            "wanted as materialized (select * from unnest({arrays}) with ordinality w ({names}, \"larder n\"))",
+            "\"larder wanted\" as materialized (select * from unnest({arrays}) with ordinality w ({names}, \"larder n\"))",
             arrays = arrays.join(", "),
             names = names.join(", "),
         )
@@ -404,7 +411,7 @@ impl DueRows {
 
     /// The moment at which a row of the table `own` is due again.
     fn next_sql(&self, own: &str, is_plain: bool) -> String {
-        let (due_type, delay) = (self.due_type, "w.\"larder delay\"");
+        let (due_type, delay) = (self.due_type, "\"larder w\".\"larder delay\"");
         let (now, due) = (
             due_type.now_sql(),
             format!("{own}.{}", identifier(&self.due)),
@@ -439,8 +446,9 @@ impl DueRows {
         format!("case when {delay} is null then ({next})::{of_type} else ({retry})::{of_type} end")
     }
 
-    /// SQL that gives rows their former due moments back. Its parameters are arrays: the parts of the keys, the present moments
-    /// and the former ones.
+    /// SQL that gives rows their former due moments back, unless another transaction has locked them. Its parameters are arrays:
+    /// the parts of the keys, the present moments and the former ones. It returns the numbers, from 1, of rows that still have
+    /// the present moment.
     pub fn restore_sql(&self) -> String {
         let columns = self.resource.key.columns.iter().enumerate();
         let (mut arrays, mut names): (Vec<String>, Vec<String>) = columns
@@ -456,14 +464,21 @@ impl DueRows {
             arrays.push(format!("${}::text[]::{of_type}[]", arrays.len() + 1));
             names.push(format!("\"larder {name}\""));
         }
+        let keys = self.resource.key.columns.iter();
+        let order = keys.map(|column| format!("t0.{}", identifier(&column.name)));
         format!(
-            "update {table} t0 set {due} = w.\"larder before\" from unnest({arrays}) w ({names}) \
-             where {same} and t0.{due} = w.\"larder now\"",
-            table = self.resource.root.table.sql(),
-            due = identifier(&self.due),
+            "with wanted as materialized (select * from unnest({arrays}) with ordinality w ({names}, n)), \
+             locked as materialized (select w.* from wanted w join {table} t0 on {same} where t0.{due} = w.\"larder now\" \
+             order by {order} for no key update of t0 skip locked), \
+             restored as (update {table} t0 set {due} = w.\"larder before\" from locked w where {same} returning w.n) \
+             select w.n from wanted w where not exists (select from restored r where r.n = w.n) \
+             and exists (select from {table} t0 where {same} and t0.{due} = w.\"larder now\")",
             arrays = arrays.join(", "),
             names = names.join(", "),
+            table = self.resource.root.table.sql(),
+            due = identifier(&self.due),
             same = self.is_key_sql("t0", "w"),
+            order = order.collect::<Vec<_>>().join(", "),
         )
     }
 
@@ -523,8 +538,9 @@ impl DueRows {
         let columns = self.resource.key.columns.iter().enumerate();
         let same = columns.map(|(number, column)| {
             format!(
-                "{alias}.{} = {of}.\"larder k{number}\"",
-                identifier(&column.name)
+                "{alias}.{} = {}.\"larder k{number}\"",
+                identifier(&column.name),
+                identifier(of)
             )
         });
         same.collect::<Vec<_>>().join(" and ")

@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use sqlx::{Connection, PgConnection};
 
+use super::processes::Dispatching;
 use super::sink::{Answer, TestSink};
 use super::{Bed, SUBSCRIBERS, subscribers};
 
@@ -90,8 +93,9 @@ async fn a_refused_row_is_tried_again_alone_and_becomes_a_dead_letter() {
     bed.run(&["dispatch", "--replay", "subscribers", "7"], 1)
         .await;
     assert_eq!(attempts_of(&bed.sink, 7), 4);
-    bed.run(&["dispatch", "--discard", "subscribers", "7"], 0)
-        .await;
+    let discard = ["dispatch", "--discard", "subscribers", "7", "-42"];
+    let told = bed.run(&discard, 1).await.1;
+    assert!(told.contains("no dead letter with the key -42\n"), "{told}");
     let (letters, _) = bed
         .run(&["dispatch", "--dead-letters", "subscribers"], 0)
         .await;
@@ -412,4 +416,34 @@ async fn a_locked_table_makes_no_row_come_twice() {
     .await;
     dispatching.terminate().await;
     assert_eq!(bed.sink.rows().len(), 200);
+}
+
+/// One row that could not go back kept all others from it, and nothing told of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn at_most_once_gives_back_what_it_can_and_tells_of_the_rest() {
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
+    let toml = subscribers("interval = '1day'\ndelivery = 'at-most-once'\ntakeover = '2s'")
+        + "rows = 10\nconcurrency = 1\ntimeout = '1s'";
+    let refusal = "create function no() returns trigger language plpgsql as $$ begin \
+        if new.id = 77 and new.notify_after < old.notify_after then raise exception 'not back'; end if; return new; end $$; \
+        create trigger no before update on subscriber for each row execute function no()";
+    let bed = Bed::new(&format!("{SUBSCRIBERS}; {refusal}"), &toml, sink).await;
+    let mut dispatching = Dispatching::start(&bed).await;
+    let held = requests.recv().await.unwrap();
+    let mut locking = PgConnection::connect(&bed.url).await.unwrap();
+    let lock = "begin; select from subscriber where id = 75 for update";
+    sqlx::raw_sql(lock).execute(&mut locking).await.unwrap();
+    dispatching.signal(Signal::SIGTERM);
+    drop(held);
+    assert!(dispatching.ended().await.success());
+    locking.close().await.unwrap();
+    let sent = bed.sink.rows().len();
+    let (due, letters): (i64, Vec<String>) = (
+        bed.value("select count(*) from subscriber where notify_after < now()")
+            .await,
+        bed.value("select array_agg(key order by key) from larder.dead_letter")
+            .await,
+    );
+    assert_eq!(letters, ["75", "77"]);
+    assert_eq!(sent + usize::try_from(due).unwrap() + letters.len(), 180);
 }

@@ -125,6 +125,28 @@ async fn keys_and_moments_may_be_of_many_types() {
     }
 }
 
+/// Names of larder's statements were in scope of `next`.
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_may_have_any_name() {
+    for name in ["w", "l", "m", "wanted", "locked", "moved"] {
+        let sql = format!(
+            "create table {name} (id int primary key, due timestamptz, days int not null); \
+             insert into {name} select n, now(), 2 from generate_series(1, 3) n"
+        );
+        let next =
+            format!("{name}.due + (select sum(other.days) from {name} other) * interval '1 day'");
+        let toml = format!(
+            "[[dispatch]]\nname = 'd'\ntable = '{name}'\ndue = 'due'\nnext = \"{next}\"\npoll_interval = '50ms'\n\
+             [dispatch.sink]\nSINK\n"
+        );
+        let bed = Bed::new(&sql, &toml, TestSink::start().await).await;
+        bed.once(0).await;
+        let moved =
+            format!("select count(*) from {name} where due > now() + interval '5 days 23 hours'");
+        assert_eq!(bed.value::<i64>(&moved).await, 3, "{name}");
+    }
+}
+
 /// The row is sent again when its new moment comes, as a new delivery.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_application_changes_meanwhile_wins() {

@@ -108,3 +108,13 @@ async fn rows_that_fail_at_random_are_all_delivered_in_the_end() {
     assert!(taken.values().all(|times| *times == 1));
     assert_eq!(bed.value::<i64>(FAILURES).await, 0);
 }
+
+/// The pause of the breaker was over when the run looked at it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_whose_sink_refuses_all_requests_fails() {
+    let toml = subscribers("interval = '1day'").replace("'50ms'", "'3s'") + "rows = 10";
+    let sink = TestSink::answering(|_, _| Answer::of(500, "")).await;
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
+    let told = bed.once(1).await;
+    assert!(told.contains("0 rows were delivered"), "{told}");
+}

@@ -279,3 +279,67 @@ async fn postgresql_is_waited_for_at_the_start() {
     .await;
     waiting.terminate().await;
 }
+
+/// A statement of the session that held the slot went on for longer than `takeover`, and the rows were sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_can_not_be_rescheduled_for_long_are_sent_once() {
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 200";
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
+    let dispatching = Dispatching::start(&bed).await;
+    let held = requests.recv().await.unwrap();
+    let mut locking = PgConnection::connect(&bed.url).await.unwrap();
+    let lock = "begin; lock table subscriber in share row exclusive mode";
+    sqlx::raw_sql(lock).execute(&mut locking).await.unwrap();
+    drop(held);
+    // Statements fail until several sessions have been lost.
+    eventually("three errors", async || {
+        let metrics = fetch(dispatching.admin, "GET", "/metrics").await.body;
+        let errors = metrics.lines().find_map(|line| {
+            line.strip_prefix("larder_dispatch_errors_total{dispatch=\"subscribers\"} ")
+        });
+        errors
+            .filter(|errors| errors.parse::<u32>().unwrap() >= 3)
+            .map(drop)
+    })
+    .await;
+    locking.close().await.unwrap();
+    eventually("all rows are rescheduled", async || {
+        let moved = "select count(*) from subscriber where notify_after > now()";
+        (bed.value::<i64>(moved).await == 180).then_some(())
+    })
+    .await;
+    dispatching.terminate().await;
+    assert_eq!(bed.sink.rows().len(), 180);
+}
+
+/// The session that still held the slot was one of this process, and the rows were sent again.
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_of_a_session_that_hangs_are_sent_once() {
+    let (sink, mut requests) = TestSink::holding(|_| true).await;
+    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 200";
+    let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
+    let dispatching = Dispatching::start(&bed).await;
+    let held = requests.recv().await.unwrap();
+    let holder = "select pid from pg_locks where locktype = 'advisory' and granted \
+                  and database = (select oid from pg_database where datname = current_database())";
+    let pid = Pid::from_raw(bed.value(holder).await);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    drop(held);
+    let tried = format!(
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> {pid} \
+         and query like 'select pg_try_advisory_lock(%' and state = 'idle'"
+    );
+    eventually("another session has tried to lock the slot", async || {
+        (bed.value::<i64>(&tried).await > 0).then_some(())
+    })
+    .await;
+    kill(pid, Signal::SIGCONT).unwrap();
+    eventually("all rows are rescheduled", async || {
+        let moved = "select count(*) from subscriber where notify_after > now()";
+        (bed.value::<i64>(moved).await == 180).then_some(())
+    })
+    .await;
+    dispatching.terminate().await;
+    assert_eq!(bed.sink.rows().len(), 180);
+}
