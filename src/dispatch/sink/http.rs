@@ -6,6 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER, USER_AGENT};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use reqwest::Client;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 
 use crate::auth::{read_file, web_client};
 use crate::dispatch::batch::{DueRow, request_id};
@@ -176,6 +178,9 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(seconds.min(24 * 60 * 60)))
 }
 
+/// What some programs begin a text with; readers of JSON may ignore it (RFC 8259, section 8.1).
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// What a response to a request that succeeded names in `{"failed":[{"id":…,"error":…}]}`. Any other body names nothing; one
 /// that breaks off might have named rows.
 async fn read_failed(mut response: reqwest::Response) -> Answer {
@@ -193,14 +198,27 @@ async fn read_failed(mut response: reqwest::Response) -> Answer {
 }
 
 fn failed(body: &[u8]) -> Vec<(String, String)> {
-    let Ok(body) = serde_json::from_slice::<serde_json::Value>(body) else {
+    #[derive(Deserialize)]
+    struct Body<'b> {
+        #[serde(borrow)]
+        failed: Vec<&'b RawValue>,
+    }
+    #[derive(Deserialize)]
+    struct Row<'b> {
+        id: String,
+        #[serde(borrow)]
+        error: Option<&'b RawValue>,
+    }
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body);
+    let Ok(body) = serde_json::from_slice::<Body<'_>>(body) else {
         return Vec::new();
     };
-    let failed = body.get("failed").and_then(|failed| failed.as_array());
-    let rows = failed.into_iter().flatten().filter_map(|row| {
-        let id = row.get("id")?.as_str()?.to_owned();
-        let error = row.get("error").and_then(|error| error.as_str());
-        Some((id, error.unwrap_or("the sink refuses the row").to_owned()))
+    let rows = body.failed.iter().filter_map(|row| {
+        let Row { id, error } = serde_json::from_str(row.get()).ok()?;
+        let error = error.map_or("the sink refuses the row", RawValue::get);
+        // A text that was cut may end with half of a character: JSON, but no string of Unicode.
+        let text = serde_json::from_str(error).unwrap_or_else(|_| error.to_owned());
+        Some((id, text))
     });
     rows.collect()
 }
@@ -217,6 +235,10 @@ mod tests {
             named,
             [("a".to_owned(), "no".to_owned()), ("b".to_owned(), refuses)]
         );
+        let cut =
+            "\u{feff}{\"ms\":1e400,\"failed\":[{\"id\":\"a\",\"error\":\"too long: \\ud83d\"}]}";
+        let told = r#""too long: \ud83d""#.to_owned();
+        assert_eq!(failed(cut.as_bytes()), [("a".to_owned(), told)]);
         for body in [
             "",
             "ok",
