@@ -156,8 +156,9 @@ impl Dispatch {
         let rows = read_rows(&mut connection, &setup).await?;
         match check_settlement(&mut connection, &setup.definition, &rows).await {
             Err(DispatchError::Source(error)) => {
-                let rights = all_rights(&rows, dispatch_rights());
-                let granted = with_grants(&mut connection, error, rights, "see its owner").await;
+                let rights = all_rights(&rows, dispatch_rights(true));
+                let otherwise = "ask the owner of what the message names for the privilege";
+                let granted = with_grants(&mut connection, error, rights, otherwise).await;
                 return Err(granted.into());
             }
             checked => checked?,
@@ -283,8 +284,11 @@ impl Dispatch {
     async fn renew_rows(&self) {
         match self.read_again().await {
             Ok(rows) => {
-                if rows.is_due_indexed && !self.rows().is_due_indexed {
-                    tracing::info!("dispatch {}: an index finds due rows now", self.name());
+                if rows.is_due_indexed != self.rows().is_due_indexed {
+                    // Rows are read in another order.
+                    self.slots.begin_anew();
+                    let now = if rows.is_due_indexed { "an" } else { "no" };
+                    tracing::info!("dispatch {}: {now} index finds due rows now", self.name());
                 }
                 *self.rows.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(rows);
             }
@@ -343,13 +347,13 @@ async fn check_slots(
     }
 }
 
-/// What larder's role needs, with `of_schema` on schema larder.
+/// Returns what larder's role needs, with `of_schema` on schema larder.
 fn all_rights(rows: &DueRows, of_schema: Vec<Right>) -> Vec<Right> {
     of_schema.into_iter().chain(table_rights(rows)).collect()
 }
 
-/// The statements that grant the connection's role those of `rights` that it lacks.
-async fn grants(
+/// Reads which of `rights` the connection's role lacks. Returns the statements that grant them.
+async fn read_grants(
     connection: &mut PgConnection,
     rights: Vec<Right>,
 ) -> Result<Vec<String>, SourceError> {
@@ -382,10 +386,12 @@ impl DispatchSetup {
         Sink::new(&self.definition).map_err(|mistake| DispatchError::Unfit(vec![mistake]))?;
         let mut connection = self.connect().await?;
         let rows = read_rows(&mut connection, self).await?;
-        let grants = grants(&mut connection, all_rights(&rows, dispatch_rights())).await?;
+        let is_installed = feed::has_dispatch_tables(&mut connection).await?;
+        let rights = all_rights(&rows, dispatch_rights(is_installed));
+        let grants = read_grants(&mut connection, rights).await?;
         if grants.is_empty() {
             check_slots(&mut connection, &self.definition, &rows).await?;
-            if feed::has_dispatch_tables(&mut connection).await? {
+            if is_installed {
                 // A trigger for each statement runs for one without rows, too.
                 let mut transaction = connection.begin().await.map_err(SourceError::from)?;
                 check_settlement(&mut transaction, &self.definition, &rows).await?;
@@ -398,7 +404,7 @@ impl DispatchSetup {
         })
     }
 
-    /// The statements that grant the connection's role what the dispatch needs, once another role has created its tables.
+    /// Returns the statements that grant the connection's role what the dispatch needs, once another role has created its tables.
     ///
     /// # Errors
     /// [`DispatchError::Unfit`]; PostgreSQL can't be reached or refuses a statement.
@@ -407,11 +413,13 @@ impl DispatchSetup {
         let rows = read_rows(&mut connection, self).await?;
         let is_created = !feed::has_dispatch_tables(&mut connection).await?;
         let rights = all_rights(&rows, dispatch_script_rights(is_created));
-        Ok(grants(&mut connection, rights).await?)
+        Ok(read_grants(&mut connection, rights).await?)
     }
 
     async fn connect(&self) -> Result<PgConnection, SourceError> {
         let takeover = self.definition.takeover;
-        self.database.connect_for_dispatch(takeover).await
+        self.database
+            .connect_for_dispatch(takeover, Duration::MAX)
+            .await
     }
 }

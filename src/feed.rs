@@ -362,9 +362,9 @@ pub async fn install_dispatch(database: &Database) -> Result<(), EstablishError>
     };
     match installed.await {
         Err(DdlError::Source(error)) => {
-            let otherwise = "run `larder install` as a role that may create these tables";
-            let rights = rights::dispatch_rights();
-            Err(with_grants(&mut connection, error, rights, otherwise)
+            let otherwise =
+                "run `larder install` as a role that may create the tables of larder dispatch";
+            Err(with_grants(&mut connection, error, Vec::new(), otherwise)
                 .await
                 .into())
         }

@@ -99,7 +99,7 @@ fn chosen<'c>(config: &'c Config, name: &str) -> anyhow::Result<&'c DispatchDefi
 }
 
 /// Mistakes in the configuration end larder with their own exit code.
-fn misfit(error: DispatchError) -> anyhow::Error {
+pub(super) fn misfit(error: DispatchError) -> anyhow::Error {
     match error {
         DispatchError::Unfit(mistakes) => ConfigError { mistakes }.into(),
         error => error.into(),

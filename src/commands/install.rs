@@ -7,6 +7,7 @@ use anyhow::bail;
 
 use crate::cli::UninstallArgs;
 use crate::commands::database::CommandDatabase;
+use crate::commands::dispatch;
 use crate::commands::output::print;
 use crate::config::{Config, ConfigError};
 use crate::dispatch::{DispatchSetup, letters};
@@ -33,7 +34,8 @@ pub async fn install(config: &Config, prints: bool) -> anyhow::Result<()> {
                 let mut grants = BTreeSet::new();
                 for definition in &config.dispatches {
                     let setup = DispatchSetup::new(definition, &database, config);
-                    grants.extend(setup.script_grants().await?);
+                    let lacking = setup.script_grants().await;
+                    grants.extend(lacking.map_err(dispatch::misfit)?);
                 }
                 grants.iter().for_each(|grant| {
                     script.push_str(grant);

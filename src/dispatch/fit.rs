@@ -13,8 +13,9 @@ use crate::resource::catalogue::{Catalogue, Table};
 use crate::resource::definition::{Located, Mistake, ResourceDefinition, RowDefinition};
 use crate::resource::due::{DueRows, DueType, Reschedule};
 use crate::resource::key::{KeyColumn, key_type};
+use crate::resource::sql::{identifier, literal};
 use crate::resource::suggestion::nearest;
-use crate::source::rights::{self, Right};
+use crate::source::rights::{Right, read_rights};
 use crate::source::session::READ_ONLY;
 
 /// Reads what the rows of a dispatch are.
@@ -83,26 +84,28 @@ pub(super) async fn read_rows(
     })
 }
 
-/// What larder's role needs of the tables that `rows` are of.
+/// Returns what larder's role needs of the tables that `rows` are of.
 pub(super) fn table_rights(rows: &DueRows) -> Vec<Right> {
     let table = &rows.resource.root.table;
-    let privileges: &[&str] = match rows.reschedule {
-        Reschedule::Delete => &["update", "delete"],
-        _ => &["update"],
-    };
-    let held = privileges.iter().map(|privilege| {
-        format!(
-            "has_table_privilege(asked.role, {}::oid, '{privilege}')",
+    let mut privileges = vec![format!("update ({})", identifier(&rows.due))];
+    let mut held = vec![format!(
+        "(has_table_privilege(asked.role, {oid}::oid, 'update') or has_column_privilege(asked.role, {oid}::oid, {due}, 'update'))",
+        oid = table.oid,
+        due = literal(&rows.due)
+    )];
+    if rows.reschedule == Reschedule::Delete {
+        privileges.push("delete".to_owned());
+        held.push(format!(
+            "has_table_privilege(asked.role, {}::oid, 'delete')",
             table.oid
-        )
-    });
-    let moved = Right {
+        ));
+    }
+    let mut rights = read_rights(&[&rows.resource]);
+    rights.push(Right {
         object: table.to_string(),
         privilege: format!("{} on {}", privileges.join(", "), table.sql()),
-        is_held_sql: held.collect::<Vec<_>>().join(" and "),
-    };
-    let mut rights = rights::table_rights(&[&rows.resource]);
-    rights.push(moved);
+        is_held_sql: held.join(" and "),
+    });
     rights
 }
 

@@ -15,19 +15,24 @@ pub(super) fn rights(resources: &[&Resource], answers: bool) -> Vec<Right> {
     of_schema.chain(table_rights(resources)).collect()
 }
 
-/// What a role needs of the tables of `larder dispatch`.
-pub(crate) fn dispatch_rights() -> Vec<Right> {
-    of_dispatch().map(or_created).into()
+/// Returns what a role needs of the tables of `larder dispatch`, or with `is_installed` false what it needs to create them.
+pub(crate) fn dispatch_rights(is_installed: bool) -> Vec<Right> {
+    if is_installed {
+        return of_dispatch().into();
+    }
+    let held = "has_schema_privilege(asked.role, to_regnamespace('larder'), 'create, usage')";
+    let create = in_schema("create, usage on schema larder".to_owned(), held.to_owned());
+    vec![or_created(create)]
 }
 
-/// The same, if another role runs the statements that create these tables. `is_created`: they do.
+/// Returns what a role needs of the tables of `larder dispatch`, if another one runs a script. `is_created`: it creates them.
 pub(crate) fn dispatch_script_rights(is_created: bool) -> Vec<Right> {
     of_dispatch()
         .map(|right| if_not_created(right, is_created))
         .into()
 }
 
-/// A role that may create the schema will own it.
+/// Counts a right as held by a role that may create the schema, and will own it.
 fn or_created(right: Right) -> Right {
     Right {
         is_held_sql: format!(
@@ -38,6 +43,7 @@ fn or_created(right: Right) -> Right {
     }
 }
 
+/// Counts a right as held only on what is there before a script.
 fn if_not_created(right: Right, is_created: bool) -> Right {
     Right {
         is_held_sql: format!(
@@ -147,6 +153,7 @@ fn schema_rights(answers: bool) -> Vec<Right> {
     rights.into()
 }
 
+/// Returns the rights on the tables of `larder dispatch`.
 fn of_dispatch() -> [Right; 2] {
     let tables = DISPATCH_TABLES.map(|name| format!("larder.{name}"));
     let names = DISPATCH_TABLES.map(literal).join(", ");

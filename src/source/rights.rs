@@ -36,12 +36,9 @@ const GRANTS_MAX: usize = 3;
 /// What a role needs of the tables of `resources`: privileges on the columns that documents, links, conditions and writes
 /// use, since one on a whole table would show others.
 pub(crate) fn table_rights(resources: &[&Resource]) -> Vec<Right> {
-    let mut tables: BTreeMap<u32, TableUse<'_>> = BTreeMap::new();
+    let mut tables = columns_read(resources);
     let mut sequences = Vec::new();
     for resource in resources {
-        for (table, column) in resource.columns_read() {
-            TableUse::of(&mut tables, table).selected.insert(column);
-        }
         let levels = resource
             .writable
             .iter()
@@ -58,12 +55,32 @@ pub(crate) fn table_rights(resources: &[&Resource]) -> Vec<Right> {
             sequences.extend(sequence_rights(level));
         }
     }
-    let names: BTreeSet<&str> = tables.values().map(|of| of.table.schema.as_str()).collect();
-    let mut rights: Vec<Right> = names.into_iter().map(usage_on_schema).collect();
-    rights.extend(tables.values().map(TableUse::read_right));
+    let mut rights = rights_to_read(&tables);
     let written = tables.values().filter(|of| of.is_written);
     rights.extend(written.map(TableUse::write_right));
     rights.extend(sequences);
+    rights
+}
+
+/// Returns what a role needs to read documents of `resources`.
+pub(crate) fn read_rights(resources: &[&Resource]) -> Vec<Right> {
+    rights_to_read(&columns_read(resources))
+}
+
+fn columns_read<'r>(resources: &[&'r Resource]) -> BTreeMap<u32, TableUse<'r>> {
+    let mut tables = BTreeMap::new();
+    for resource in resources {
+        for (table, column) in resource.columns_read() {
+            TableUse::of(&mut tables, table).selected.insert(column);
+        }
+    }
+    tables
+}
+
+fn rights_to_read(tables: &BTreeMap<u32, TableUse<'_>>) -> Vec<Right> {
+    let names: BTreeSet<&str> = tables.values().map(|of| of.table.schema.as_str()).collect();
+    let mut rights: Vec<Right> = names.into_iter().map(usage_on_schema).collect();
+    rights.extend(tables.values().map(TableUse::read_right));
     rights
 }
 

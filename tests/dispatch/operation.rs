@@ -93,7 +93,7 @@ async fn missing_privileges_are_told_with_their_grants() {
     let owner = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;
     let role = TestRole::create(&owner.url).await;
     let grant = |privilege: &str| format!("grant {privilege} to \"{}\";", role.name);
-    let update = grant("update on \"public\".\"subscriber\"");
+    let update = grant("update (\"notify_after\") on \"public\".\"subscriber\"");
     let run = async |args: &[&str]| {
         let output = larder_process::run(owner.directory.path(), Some(&role.url), args).await;
         let told = stdout(&output) + &stderr(&output);
@@ -103,6 +103,16 @@ async fn missing_privileges_are_told_with_their_grants() {
     let (code, told) = run(&once).await;
     assert!(
         code != 0 && told.contains("grant create on database"),
+        "{told}"
+    );
+    // The role of another command owns the schema.
+    owner.execute("create schema larder").await;
+    let create = grant("create, usage on schema larder");
+    let (code, told) = run(&["check"]).await;
+    assert!(code != 0 && told.contains(&create), "{told}");
+    let (code, told) = run(&once).await;
+    assert!(
+        code != 0 && told.contains("run `larder install` as"),
         "{told}"
     );
     // Another role runs the script.
