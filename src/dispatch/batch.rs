@@ -19,6 +19,8 @@ use crate::source::SourceError;
 
 /// The rows of the first piece of a batch.
 const PIECE_ROWS: usize = 16;
+/// The most rows of the first piece, if the mean length of rows is that of another slot.
+const FIRST_ROWS_MAX: usize = 128;
 /// The most rows of a piece.
 const PIECE_ROWS_MAX: usize = 1_000;
 /// The bytes of a row, as long as no row is known.
@@ -53,7 +55,7 @@ pub(super) struct DueRow {
 }
 
 impl DueRow {
-    /// Where reading goes on after it.
+    /// Returns where reading goes on after it.
     pub(super) fn position(&self) -> Position {
         Position {
             due: self.due.clone(),
@@ -79,14 +81,14 @@ struct Matching<'m> {
     slot: &'m [String],
     bounds: &'m MatchBounds,
     matched: Vec<DueRow>,
-    /// Of the records of all rows.
+    /// The bytes that the rows have taken on the way from PostgreSQL, about.
     bytes: usize,
     /// The document of a row; its memory is used again for each.
     document: Vec<u8>,
 }
 
-/// Matches due rows of a slot, `after` a position. Returns whether there are no more. `row_bytes` is the mean length of the
-/// records of the last match, and becomes that of this one.
+/// Matches due rows of a slot, `after` a position. Returns whether there are no more. `row_bytes` is the mean number of
+/// bytes of a row in the last match, and becomes that of this one.
 ///
 /// # Errors
 /// PostgreSQL can't be reached or refuses a statement.
@@ -126,7 +128,9 @@ impl Matching<'_> {
             return self.read_by_cursor(after, began).await;
         }
         // An index gives the first rows without reading the others, and most slots have no more.
-        let piece = piece_rows(1, row_bytes).min(self.bounds.rows);
+        // The rows of another slot may be longer.
+        let piece = piece_rows(1, row_bytes).min(FIRST_ROWS_MAX);
+        let piece = piece.min(self.bounds.rows);
         if self.read_first(after, piece).await? < piece {
             return Ok(true);
         }
@@ -228,7 +232,7 @@ impl Matching<'_> {
     /// Adds rows that PostgreSQL has sent. Returns how many they are.
     fn add(&mut self, fetched: &[PgRow]) -> Result<usize, SourceError> {
         for row in fetched {
-            self.bytes += record(row)?.map_or(0, <[u8]>::len);
+            self.bytes += record(row)?.map_or(0, <[u8]>::len) + ELEMENT_BYTES;
             self.document.clear();
             let bytes_max = self.bounds.document_bytes;
             let row = due_row(self.rows, row, bytes_max, &mut self.document)?;

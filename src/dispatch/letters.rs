@@ -11,7 +11,7 @@ use crate::dispatch::DispatchError;
 use crate::dispatch::batch::DueRow;
 use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::lease::LeasedConnection;
-use crate::dispatch::settlement::{element_text, storable};
+use crate::dispatch::settlement::{element_text, may_be_of_a_row, storable};
 use crate::dispatch::sink::{Answer, Sink};
 use crate::resource::due::DueRows;
 use crate::source::SourceError;
@@ -74,63 +74,81 @@ pub(super) async fn store(
 }
 
 /// Gives rows that were taken and not sent their former due moments back; those that were deleted, or can't get it within
-/// `patience`, become dead letters. `taken` has the present moment of each by its id.
+/// `patience`, become dead letters. `taken` has the present moment of each by its id. Returns the number of dead letters. A
+/// second call goes on after the connection of the first one was lost.
 pub(super) async fn give_back(
     connection: &mut LeasedConnection,
     rows: &DueRows,
     unsent: &[DueRow],
     taken: &HashMap<String, Option<String>>,
     patience: Duration,
-) -> Result<(), SourceError> {
-    let mut lost = Vec::new();
-    let mut moved = Vec::new();
+) -> Result<usize, SourceError> {
+    let (mut lost, mut waiting) = (Vec::new(), Vec::new());
     for row in unsent {
         match taken.get(&row.id).and_then(Option::as_deref) {
-            Some(now) => moved.push((row, now)),
+            Some(now) => waiting.push((row, now)),
             None => lost.push((row, "it has no due moment to go back to".to_owned())),
         }
     }
     let until = Instant::now() + patience;
-    let mut parts = vec![moved];
-    while let Some(mut part) = parts.pop() {
-        if part.is_empty() {
-            continue;
+    while !waiting.is_empty() {
+        let (kept, refused) = restore_all(connection, rows, waiting).await?;
+        lost.extend(refused);
+        if Instant::now() >= until {
+            let why = "another transaction has locked it, or a trigger keeps it as it is";
+            lost.extend(kept.into_iter().map(|(row, _)| (row, why.to_owned())));
+            break;
         }
-        let restoring = connection.run(async |connection| restore(connection, rows, &part).await);
-        match restoring.await {
-            Ok(kept) if kept.is_empty() => {}
-            Ok(kept) if Instant::now() < until => {
-                sleep(RESTORE_PAUSE).await;
-                parts.push(kept);
-            }
-            Ok(kept) => {
-                let why = "another transaction has locked it, or a trigger keeps it as it is";
-                lost.extend(kept.into_iter().map(|(row, _)| (row, why.to_owned())));
-            }
-            Err(error) if error.is_connection_error() => return Err(error),
-            Err(_) if part.len() > 1 => {
-                let half = part.split_off(part.len() / 2);
-                parts.extend([half, part]);
-            }
-            Err(error) => lost.extend(part.into_iter().map(|(row, _)| (row, error.to_string()))),
+        if !kept.is_empty() {
+            sleep(RESTORE_PAUSE).await;
         }
+        waiting = kept;
     }
-    for (row, why) in lost {
-        let error =
-            format!("larder stopped before the row was sent, and it is not due again: {why}");
+    for (row, why) in &lost {
+        let error = format!("the row was taken and not sent, and it is not due again: {why}");
         let storing =
             connection.run(async |connection| store(connection, rows, row, &error, false).await);
         storing.await?;
     }
-    Ok(())
+    Ok(lost.len())
+}
+
+/// A row, and its present due moment.
+type Moved<'r> = (&'r DueRow, &'r str);
+
+/// Gives rows their former due moments back, as far as possible. Returns those that can get theirs later, and those that are
+/// refused, with the reason.
+async fn restore_all<'r>(
+    connection: &mut LeasedConnection,
+    rows: &DueRows,
+    moved: Vec<Moved<'r>>,
+) -> Result<(Vec<Moved<'r>>, Vec<(&'r DueRow, String)>), SourceError> {
+    let (mut kept, mut refused) = (Vec::new(), Vec::new());
+    let mut parts = vec![moved];
+    while let Some(mut part) = parts.pop() {
+        let restoring = connection.run(async |connection| restore(connection, rows, &part).await);
+        match restoring.await {
+            Ok(rest) => kept.extend(rest),
+            Err(error) if error.is_connection_error() => return Err(error),
+            Err(error) if !may_be_of_a_row(&error) => kept.extend(part),
+            Err(error) if part.len() == 1 => {
+                refused.extend(part.iter().map(|(row, _)| (*row, error.to_string())));
+            }
+            Err(_) => {
+                let half = part.split_off(part.len() / 2);
+                parts.extend([half, part]);
+            }
+        }
+    }
+    Ok((kept, refused))
 }
 
 /// Gives rows their former due moments back. Returns those that still have the present one.
 async fn restore<'r>(
     connection: &mut PgConnection,
     rows: &DueRows,
-    moved: &[(&'r DueRow, &'r str)],
-) -> Result<Vec<(&'r DueRow, &'r str)>, SourceError> {
+    moved: &[Moved<'r>],
+) -> Result<Vec<Moved<'r>>, SourceError> {
     let keys: Vec<&str> = moved.iter().map(|(row, _)| &*row.key).collect();
     let now: Vec<&str> = moved.iter().map(|(_, now)| *now).collect();
     let before: Vec<&str> = moved.iter().map(|(row, _)| &*row.due).collect();

@@ -22,6 +22,9 @@ const PAUSE_READ_MAX: Duration = Duration::from_secs(5);
 /// or it has more columns, or an index on the due moment.
 const RENEW_POLLS: u32 = 10;
 
+/// The shortest pause before that: all resources are read.
+const RENEW_MIN: Duration = Duration::from_secs(5);
+
 /// The longest time that a look may take.
 const POLL_MAX: Duration = Duration::from_secs(60);
 
@@ -81,13 +84,13 @@ impl Poller {
                 dispatch
                     .setup
                     .database
-                    .connect_for_dispatch(takeover)
+                    .connect_for_dispatch(takeover, Duration::MAX)
                     .await?
             }
         };
         let is_paused = read_pause(&mut connection, dispatch.name()).await?;
         dispatch.note_pause(is_paused);
-        if self.renewed_at.elapsed() > (interval * RENEW_POLLS).min(POLL_MAX) {
+        if self.renewed_at.elapsed() > (interval * RENEW_POLLS).clamp(RENEW_MIN, POLL_MAX) {
             self.renewed_at = Instant::now();
             dispatch.renew_rows().await;
         }
@@ -101,6 +104,7 @@ impl Poller {
                 self.listing.note(began.elapsed());
                 dispatch.slots.replace(slots);
             }
+            dispatch.slots.queue_unsettled();
             self.find_due(&mut connection, &rows).await?;
         } else if dispatch.setup.once && (is_paused || dispatch.breaker.is_open()) {
             dispatch.note_held_back(is_paused);

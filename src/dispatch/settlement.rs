@@ -23,6 +23,7 @@ use crate::source::loader::bind_keys;
 const LOCKS_TIME: Duration = Duration::from_millis(25);
 /// The rows of the first statement.
 const CHUNK_ROWS: usize = 100;
+const CHUNK_ROWS_MIN: usize = 10;
 
 /// The most characters of an error that are stored.
 const ERROR_CHARS_MAX: usize = 1_000;
@@ -72,7 +73,7 @@ pub(super) enum Settled {
 
 /// Reschedules rows over one connection.
 pub(super) struct Settler {
-    /// The mean length of the records of the last match.
+    /// The mean bytes of a row in the last match.
     pub(super) row_bytes: usize,
     /// The rows of the next statement.
     chunk: usize,
@@ -137,7 +138,13 @@ impl Settler {
         let fitting = rows as f64 * LOCKS_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6);
         // A short statement says little about a long one.
         let most = rows.max(self.chunk / 2) * 2;
-        self.chunk = (fitting as usize).clamp(1, most);
+        // A statement may take longer whatever its rows are: the commit, the way to the server.
+        let least = if took < LOCKS_TIME * 10 {
+            CHUNK_ROWS_MIN
+        } else {
+            rows.min(CHUNK_ROWS_MIN)
+        };
+        self.chunk = (fitting as usize).clamp(least, most.max(least));
     }
 }
 
@@ -256,7 +263,8 @@ async fn is_of_a_row(
     running.await.is_ok()
 }
 
-fn may_be_of_a_row(error: &SourceError) -> bool {
+/// Whether an error may be that of one row.
+pub(super) fn may_be_of_a_row(error: &SourceError) -> bool {
     let SourceError::Refused { code, .. } = error else {
         return false;
     };
@@ -304,9 +312,10 @@ mod tests {
             (400, 10, 800),
             (800, 100, 200),
             (3, 1, 75),
-            (75, 1_000, 1),
-            (1, 1_000, 1),
-            (1, 1, 2),
+            (75, 1_000, 10),
+            (10, 40, 10),
+            (3, 1_000, 3),
+            (1, 1, 10),
         ] {
             settler.measure(rows, Duration::from_millis(took));
             assert_eq!(settler.chunk, chunk, "{rows} in {took} ms");

@@ -63,7 +63,7 @@ pub(super) struct SlotState {
     pub(super) look_at: Option<Instant>,
     /// Rows that were sent and are not rescheduled yet.
     unsettled: Vec<Settlement>,
-    /// Since when.
+    /// When they were put there.
     unsettled_since: Option<Instant>,
     is_queued: bool,
     is_worked: bool,
@@ -116,6 +116,22 @@ impl Slots {
             .filter(|(_, slot)| !slot.is_worked && !slot.is_queued);
         idle.map(|(values, slot)| (Arc::clone(values), of(slot)))
             .collect()
+    }
+
+    /// Reads all slots from their first rows on.
+    pub(super) fn begin_anew(&self) {
+        let mut state = self.lock();
+        state.known.values_mut().for_each(|slot| {
+            slot.position = None;
+            slot.lag = 0.0;
+        });
+    }
+
+    /// Queues the slots with rows that were sent and are not rescheduled yet.
+    pub(super) fn queue_unsettled(&self) {
+        let of_slots = self.idle(|slot| !slot.unsettled.is_empty());
+        let waiting = of_slots.iter().filter(|(_, is_unsettled)| *is_unsettled);
+        waiting.for_each(|(slot, _)| self.queue(slot));
     }
 
     /// The greatest lag of a slot, also of those that a worker has and that are not looked at meanwhile.
@@ -202,7 +218,7 @@ impl Slots {
         unsettled
     }
 
-    /// Forgets such rows of a slot that another session has had for `age`.
+    /// Forgets the sent rows of a slot that could not be rescheduled for `age`, since another session has the slot.
     pub(super) fn forget_unsettled(&self, slot: &Slot, age: Duration) {
         let is_old = self.with(slot, |slot| {
             slot.unsettled_since.is_some_and(|at| at.elapsed() >= age)
@@ -257,7 +273,11 @@ impl Slots {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Bytes;
+
     use super::*;
+    use crate::dispatch::batch::DueRow;
+    use crate::dispatch::settlement::Fate;
 
     fn slot(name: &str) -> Slot {
         Arc::new([name.to_owned()])
@@ -287,6 +307,35 @@ mod tests {
         slots.replace(vec![c]);
         assert_eq!(slots.idle(|_| ()).len(), 1);
         assert_eq!(slots.take(|| true).await, None);
+    }
+
+    /// Such a slot has no due rows, if another process has rescheduled them.
+    #[tokio::test(start_paused = true)]
+    async fn slots_with_unsettled_rows_are_worked_on_and_forgotten_in_the_end() {
+        let (slots, a) = (Slots::default(), slot("a"));
+        slots.replace(vec![a.clone(), slot("b")]);
+        let settlement = Settlement {
+            row: DueRow {
+                key: "1".to_owned(),
+                due: String::new(),
+                first_due: String::new(),
+                attempt: 1,
+                id: String::new(),
+                element: Bytes::new(),
+                fault: None,
+            },
+            fate: Fate::Delivered,
+        };
+        slots.keep_unsettled(&a, vec![settlement]);
+        slots.queue_unsettled();
+        assert_eq!(slots.take(|| false).await, Some(a.clone()));
+        assert!(!slots.has_waiting());
+        let second = Duration::from_secs(1);
+        for (seconds, left) in [(0, 1), (2, 0)] {
+            tokio::time::advance(seconds * second).await;
+            slots.forget_unsettled(&a, 2 * second);
+            assert_eq!(slots.unsettled(), left);
+        }
     }
 
     #[tokio::test(start_paused = true)]

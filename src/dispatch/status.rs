@@ -116,8 +116,8 @@ impl Dispatch {
             tracing::info!("dispatch {name}: {delivered} rows were delivered");
         } else {
             tracing::warn!(
-                "dispatch {name}: {delivered} rows were delivered, {failed} are tried again (larder.delivery has the errors), \
-                 {dead} are new dead letters"
+                "dispatch {name}: {delivered} rows were delivered, {failed} attempts failed and are repeated (larder.delivery has \
+                 the errors), {dead} rows are new dead letters"
             );
         }
     }

@@ -319,11 +319,39 @@ impl Worker<'_> {
         if outcome.is_err() {
             self.connection = self.dispatch.connect_patiently(unsent.len()).await?;
         }
-        let takeover = self.dispatch.setup.definition.takeover;
-        let given =
-            letters::give_back(&mut self.connection, &self.rows, &unsent, &taken, takeover).await;
+        let given = self.give_back(&unsent, &taken).await;
         self.store_failed(failed).await?;
         given.and(outcome).map(|()| is_whole)
+    }
+
+    /// Gives rows that were taken and not sent their due moments back. If the connection is lost, another one goes on.
+    async fn give_back(
+        &mut self,
+        unsent: &[DueRow],
+        taken: &HashMap<String, Option<String>>,
+    ) -> Result<(), SourceError> {
+        let mut is_first = true;
+        loop {
+            let takeover = self.dispatch.setup.definition.takeover;
+            let connection = &mut self.connection;
+            match letters::give_back(connection, &self.rows, unsent, taken, takeover).await {
+                Ok(dead) => {
+                    (0..dead).for_each(|_| self.dispatch.count_dead("dead"));
+                    return Ok(());
+                }
+                Err(error) if std::mem::take(&mut is_first) && error.is_connection_error() => {
+                    self.connection = self.dispatch.connect_patiently(unsent.len()).await?;
+                }
+                Err(error) => {
+                    tracing::error!(
+                        "dispatch {}: of {} rows that were taken and not sent, some may not be due again: {error}",
+                        self.dispatch.name(),
+                        unsent.len()
+                    );
+                    return Err(error);
+                }
+            }
+        }
     }
 
     /// Has taken rows sent, until all are, or the dispatch stops.
@@ -492,11 +520,13 @@ impl Worker<'_> {
 
 impl Dispatch {
     async fn connect(&self) -> Result<LeasedConnection, SourceError> {
-        let connection = self.setup.connect().await?;
-        Ok(LeasedConnection::new(
-            connection,
-            self.setup.definition.takeover,
-        ))
+        let takeover = self.setup.definition.takeover;
+        // A statement that went on after it was given up would keep the slot.
+        let database = &self.setup.database;
+        let connection = database
+            .connect_for_dispatch(takeover, takeover * 3 / 4)
+            .await?;
+        Ok(LeasedConnection::new(connection, takeover))
     }
 
     /// Opens a connection for what is known of `rows` rows that were taken; waits for PostgreSQL within bounds.

@@ -470,8 +470,9 @@ impl DueRows {
             "with wanted as materialized (select * from unnest({arrays}) with ordinality w ({names}, n)), \
              locked as materialized (select w.* from wanted w join {table} t0 on {same} where t0.{due} = w.\"larder now\" \
              order by {order} for no key update of t0 skip locked), \
-             restored as (update {table} t0 set {due} = w.\"larder before\" from locked w where {same} returning w.n) \
-             select w.n from wanted w where not exists (select from restored r where r.n = w.n) \
+             restored as (update {table} t0 set {due} = w.\"larder before\" from locked w where {same} \
+             returning w.n, t0.{due} is distinct from w.\"larder now\" as is_moved) \
+             select w.n from wanted w where not exists (select from restored r where r.n = w.n and r.is_moved) \
              and exists (select from {table} t0 where {same} and t0.{due} = w.\"larder now\")",
             arrays = arrays.join(", "),
             names = names.join(", "),

@@ -278,8 +278,10 @@ impl Database {
     pub(crate) async fn connect_for_dispatch(
         &self,
         takeover: Duration,
+        statement_max: Duration,
     ) -> Result<PgConnection, SourceError> {
-        let settings = Settings::for_dispatch(self.statement_timeout, takeover);
+        let statement_timeout = self.statement_timeout.min(statement_max);
+        let settings = Settings::for_dispatch(statement_timeout, takeover);
         let (mut connection, _) = self.open_direct(&settings, StepTimeout::Short).await?;
         // It has no effect on a Unix socket, where it can't be read back. A stronger level of the role stays.
         let set = format!(

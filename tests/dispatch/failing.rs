@@ -116,5 +116,5 @@ async fn a_run_whose_sink_refuses_all_requests_fails() {
     let sink = TestSink::answering(|_, _| Answer::of(500, "")).await;
     let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let told = bed.once(1).await;
-    assert!(told.contains("0 rows were delivered"), "{told}");
+    assert!(told.contains(": 0 rows were delivered"), "{told}");
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::sink::{Answer, TestSink};
 use super::{Bed, SUBSCRIBERS, subscribers};
+use crate::harness::cluster::StoppedProcess;
 use crate::harness::eventually;
 use crate::harness::larder_process::{COMMAND_TIMEOUT, command};
 use crate::harness::raw_http::fetch;
@@ -317,14 +318,14 @@ async fn rows_that_can_not_be_rescheduled_for_long_are_sent_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_of_a_session_that_hangs_are_sent_once() {
     let (sink, mut requests) = TestSink::holding(|_| true).await;
-    let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 200";
+    let toml = subscribers("interval = '1day'\ntakeover = '3s'") + "rows = 200";
     let bed = Bed::new(SUBSCRIBERS, &toml, sink).await;
     let dispatching = Dispatching::start(&bed).await;
     let held = requests.recv().await.unwrap();
     let holder = "select pid from pg_locks where locktype = 'advisory' and granted \
                   and database = (select oid from pg_database where datname = current_database())";
     let pid = Pid::from_raw(bed.value(holder).await);
-    kill(pid, Signal::SIGSTOP).unwrap();
+    let stopped = StoppedProcess::new(pid);
     drop(held);
     let tried = format!(
         "select count(*) from pg_stat_activity where datname = current_database() and pid <> {pid} \
@@ -334,7 +335,7 @@ async fn rows_of_a_session_that_hangs_are_sent_once() {
         (bed.value::<i64>(&tried).await > 0).then_some(())
     })
     .await;
-    kill(pid, Signal::SIGCONT).unwrap();
+    drop(stopped);
     eventually("all rows are rescheduled", async || {
         let moved = "select count(*) from subscriber where notify_after > now()";
         (bed.value::<i64>(moved).await == 180).then_some(())

@@ -4,7 +4,6 @@
 use axum::http::StatusCode;
 use futures_util::future::join_all;
 use larder::source::embedded::Embedded;
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -12,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::command::value;
 use crate::freshness::testbed::is_hit;
-use crate::harness::cluster::start_postgres;
+use crate::harness::cluster::{StoppedProcess, start_postgres};
 use crate::harness::service::{TestService, execute};
 use crate::harness::{eventually, reachable_directory};
 
@@ -36,29 +35,9 @@ async fn server() -> (Embedded, TempDir) {
     (start_postgres(base.path(), &settings).await, base)
 }
 
-/// PostgreSQL's checkpointer, stopped until this is dropped.
-struct StoppedCheckpointer(Pid);
-
-impl StoppedCheckpointer {
-    async fn new(connection: &mut PgConnection) -> Self {
-        let sql = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
-        let pid = sqlx::query_scalar(sql).fetch_one(connection).await.unwrap();
-        let pid = Pid::from_raw(pid);
-        kill(pid, Signal::SIGSTOP).unwrap();
-        Self(pid)
-    }
-}
-
-impl Drop for StoppedCheckpointer {
-    fn drop(&mut self) {
-        // It may have ended with its server.
-        let _ended = kill(self.0, Signal::SIGCONT).is_err();
-    }
-}
-
 /// A transaction that is visible, and whose messages other server processes have yet to get.
 struct HeldCommit {
-    stopped: StoppedCheckpointer,
+    stopped: StoppedProcess,
     committing: JoinHandle<()>,
 }
 
@@ -70,7 +49,9 @@ impl HeldCommit {
         let prepare = format!("begin; {sql}; {drop_tables}; prepare transaction 'x'");
         execute(url, &prepare).await;
         let mut connection = PgConnection::connect(url).await.unwrap();
-        let stopped = StoppedCheckpointer::new(&mut connection).await;
+        let checkpointer = "select pid from pg_stat_activity where backend_type = 'checkpointer'";
+        let pid = sqlx::query_scalar(checkpointer).fetch_one(&mut connection);
+        let stopped = StoppedProcess::new(Pid::from_raw(pid.await.unwrap()));
         let committing = tokio::spawn({
             let url = url.to_owned();
             async move { execute(&url, "commit prepared 'x'").await }

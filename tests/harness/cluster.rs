@@ -10,6 +10,8 @@ use std::sync::{OnceLock, mpsc};
 use std::thread;
 
 use larder::source::embedded::{Embedded, EmbeddedConfig};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -77,6 +79,23 @@ pub(crate) struct TestCluster {
 pub(crate) struct TestDatabase {
     /// Complete, of a superuser.
     pub(crate) url: String,
+}
+
+/// A process of PostgreSQL, stopped until this is dropped.
+pub(crate) struct StoppedProcess(Pid);
+
+impl StoppedProcess {
+    pub(crate) fn new(pid: Pid) -> Self {
+        kill(pid, Signal::SIGSTOP).unwrap();
+        Self(pid)
+    }
+}
+
+impl Drop for StoppedProcess {
+    fn drop(&mut self) {
+        // It may have ended with its server.
+        let _ended = kill(self.0, Signal::SIGCONT).is_err();
+    }
 }
 
 /// A role with no rights of its own; it goes with the cluster.

@@ -124,11 +124,9 @@ impl Settings {
         settings
     }
 
-    /// For `larder dispatch`: the server ends a session of which it hears nothing for `takeover`, and a statement before that.
+    /// For `larder dispatch`: the server ends a session of which it hears nothing for `takeover`.
     pub(super) fn for_dispatch(statement_timeout: Duration, takeover: Duration) -> Self {
-        let limit = takeover * 3 / 4;
-        let statement_timeout = Some(statement_timeout).filter(|timeout| !timeout.is_zero());
-        let mut settings = Self::for_writes(statement_timeout.map_or(limit, |own| own.min(limit)));
+        let mut settings = Self::for_writes(statement_timeout);
         let milliseconds = |duration: Duration| duration.as_millis().to_string();
         let (takeover, check) = (milliseconds(takeover), milliseconds(takeover / 5));
         settings.add([
