@@ -57,7 +57,7 @@ use crate::feed::{self, FeedConfig};
 use crate::resource::definition::{Mistake, ResourceDefinition};
 use crate::resource::due::DueRows;
 use crate::source::SourceError;
-use crate::source::rights::{Right, lacking, with_grants};
+use crate::source::rights::{Right, lacking_of, with_grants};
 use crate::source::session::Database;
 
 /// The pause after an error of the database before the next attempt. It doubles with each further error.
@@ -276,13 +276,17 @@ impl Dispatch {
         }
         self.metrics.errors.with_label_values(&[self.name()]).inc();
         if error.is_altered() {
-            self.renew_rows().await;
+            let read = async {
+                let mut connection = self.setup.connect().await?;
+                read_rows(&mut connection, &self.setup).await
+            };
+            self.renew_rows(read.await);
         }
     }
 
-    /// Reads again what the rows of the table are, and which indexes there are.
-    async fn renew_rows(&self) {
-        match self.read_again().await {
+    /// Takes over what the rows of the table are by now, and which indexes there are.
+    fn renew_rows(&self, read: Result<DueRows, DispatchError>) {
+        match read {
             Ok(rows) => {
                 if rows.is_due_indexed != self.rows().is_due_indexed {
                     // Rows are read in another order.
@@ -325,11 +329,6 @@ impl Dispatch {
         self.is_held_back.store(true, Ordering::Relaxed);
         self.stop();
     }
-
-    async fn read_again(&self) -> Result<DueRows, DispatchError> {
-        let mut connection = self.setup.connect().await?;
-        read_rows(&mut connection, &self.setup).await
-    }
 }
 
 /// Checks that there are not too many slots.
@@ -355,12 +354,13 @@ fn all_rights(rows: &DueRows, of_schema: Vec<Right>) -> Vec<Right> {
 /// Reads which of `rights` the connection's role lacks. Returns the statements that grant them.
 async fn read_grants(
     connection: &mut PgConnection,
+    rows: &DueRows,
     rights: Vec<Right>,
 ) -> Result<Vec<String>, SourceError> {
     let role: String = sqlx::query_scalar("select current_user::text")
         .fetch_one(&mut *connection)
         .await?;
-    let lacking = lacking(connection, &role, rights).await?;
+    let lacking = lacking_of(connection, &role, rights, &[&rows.resource]).await?;
     Ok(lacking.iter().map(|right| right.sql(&role)).collect())
 }
 
@@ -388,7 +388,7 @@ impl DispatchSetup {
         let rows = read_rows(&mut connection, self).await?;
         let is_installed = feed::has_dispatch_tables(&mut connection).await?;
         let rights = all_rights(&rows, dispatch_rights(is_installed));
-        let grants = read_grants(&mut connection, rights).await?;
+        let grants = read_grants(&mut connection, &rows, rights).await?;
         if grants.is_empty() {
             check_slots(&mut connection, &self.definition, &rows).await?;
             if is_installed {
@@ -413,7 +413,7 @@ impl DispatchSetup {
         let rows = read_rows(&mut connection, self).await?;
         let is_created = !feed::has_dispatch_tables(&mut connection).await?;
         let rights = all_rights(&rows, dispatch_script_rights(is_created));
-        Ok(read_grants(&mut connection, rights).await?)
+        Ok(read_grants(&mut connection, &rows, rights).await?)
     }
 
     async fn connect(&self) -> Result<PgConnection, SourceError> {

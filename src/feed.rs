@@ -352,24 +352,18 @@ pub fn dispatch_script() -> String {
 /// If PostgreSQL can't be reached, or refuses a statement.
 pub async fn install_dispatch(database: &Database) -> Result<(), EstablishError> {
     let mut connection = database.connect_for_feed(&[]).await?;
-    let installed = async {
-        if schema::has_dispatch_tables(&mut connection).await? {
-            return Ok(());
-        }
-        tracing::info!("creating the tables of larder dispatch");
-        let statements = vec![schema::DISPATCH_SQL.to_owned()];
-        ddl::run_all(&mut connection, statements).await
-    };
-    match installed.await {
-        Err(DdlError::Source(error)) => {
-            let otherwise =
-                "run `larder install` as a role that may create the tables of larder dispatch";
-            Err(with_grants(&mut connection, error, Vec::new(), otherwise)
-                .await
-                .into())
-        }
-        outcome => Ok(outcome?),
+    if schema::has_dispatch_tables(&mut connection).await? {
+        return Ok(());
     }
+    tracing::info!("creating the tables of larder dispatch");
+    let statements = vec![schema::DISPATCH_SQL.to_owned()];
+    let error = match ddl::run_all(&mut connection, statements).await {
+        Err(DdlError::Source(error)) => error,
+        created => return Ok(created?),
+    };
+    let otherwise = "run `larder install` as a role that may create the tables of larder dispatch";
+    let error = with_grants(&mut connection, error, Vec::new(), otherwise).await;
+    Err(error.into())
 }
 
 /// Returns whether the tables of `larder dispatch` exist.

@@ -1,6 +1,5 @@
 //! `larder dispatch`: sends the due rows of the configured dispatches until SIGTERM, or shows their dead letters.
 
-use std::collections::HashSet;
 use std::io::stdout;
 use std::sync::Arc;
 use std::time::Duration;
@@ -333,7 +332,7 @@ async fn show(database: &Database, definition: &DispatchDefinition) -> anyhow::R
     let mut connection = connect(database).await?;
     let name = &definition.name.value;
     let mut is_read = print(&mut stdout(), "key\tattempts\tdead at\terror\n")?;
-    let count = letters::for_each(&mut connection, name, None, async |_, letter| {
+    let count = letters::for_each(&mut connection, name, &[], async |_, letter| {
         if is_read {
             is_read = print(&mut stdout(), &line(&letter))?;
         }
@@ -354,16 +353,9 @@ fn line(letter: &DeadLetter) -> String {
     format!("{}\n", cells.map(escaped).join("\t"))
 }
 
-/// The letters of these keys, or of all without any.
-fn wanted(keys: &[String]) -> Option<&[String]> {
-    Some(keys).filter(|keys| !keys.is_empty())
-}
-
-/// Checks that each of `keys` was found.
-fn check_found(keys: &[String], found: &HashSet<String>) -> anyhow::Result<()> {
-    let missing: Vec<&str> = (keys.iter().map(String::as_str))
-        .filter(|key| !found.contains(*key))
-        .collect();
+/// # Errors
+/// If there are `missing` keys.
+fn check_found(missing: &[String]) -> anyhow::Result<()> {
     if !missing.is_empty() {
         bail!(
             "there is no dead letter with the key {}",
@@ -384,34 +376,26 @@ async fn replay(
         &definition.name.value,
         Replay::new(definition).map_err(misfit)?,
     );
-    let (mut refused, mut found) = (0, HashSet::new());
-    let replaying = letters::for_each(
-        &mut connection,
-        name,
-        wanted(keys),
-        async |connection, letter| {
-            if !keys.is_empty() {
-                found.insert(letter.key.clone());
-            }
-            let outcome = if letter.is_stuck {
-                Ok(())
-            } else {
-                replay.send(letter.clone()).await
-            };
-            match outcome {
-                Ok(()) => letters::discard(connection, name, &letter).await?,
-                Err(error) => {
-                    refused += 1;
-                    tracing::warn!(
-                        "the dead letter with the key {} is not taken: {error}",
-                        letter.key
-                    );
-                }
-            }
+    let mut refused = 0;
+    let replaying = letters::for_each(&mut connection, name, keys, async |connection, letter| {
+        let outcome = if letter.is_stuck {
             Ok(())
-        },
-    );
-    let count = replaying.await.context("replaying")?;
+        } else {
+            replay.send(letter.clone()).await
+        };
+        match outcome {
+            Ok(()) => letters::discard(connection, name, &letter).await?,
+            Err(error) => {
+                refused += 1;
+                tracing::warn!(
+                    "the dead letter with the key {} is not taken: {error}",
+                    letter.key
+                );
+            }
+        }
+        Ok(())
+    });
+    let (count, missing) = replaying.await.context("replaying")?;
     tracing::info!(
         "{} of {count} dead letters were sent, or released to be matched again",
         count - refused
@@ -419,7 +403,7 @@ async fn replay(
     if refused > 0 {
         bail!("{refused} of {count} dead letters were not taken");
     }
-    check_found(keys, &found)
+    check_found(&missing)
 }
 
 async fn discard(
@@ -429,20 +413,10 @@ async fn discard(
 ) -> anyhow::Result<()> {
     let mut connection = connect(database).await?;
     let name = &definition.name.value;
-    let mut found = HashSet::new();
-    let discarding = letters::for_each(
-        &mut connection,
-        name,
-        wanted(keys),
-        async |connection, letter| {
-            letters::discard(connection, name, &letter).await?;
-            if !keys.is_empty() {
-                found.insert(letter.key);
-            }
-            Ok(())
-        },
-    );
-    let count = discarding.await.context("discarding")?;
+    let discarding = letters::for_each(&mut connection, name, keys, async |connection, letter| {
+        Ok(letters::discard(connection, name, &letter).await?)
+    });
+    let (count, missing) = discarding.await.context("discarding")?;
     tracing::info!("{count} dead letters were deleted");
-    check_found(keys, &found)
+    check_found(&missing)
 }

@@ -82,7 +82,7 @@ pub(super) async fn give_back(
     unsent: &[DueRow],
     taken: &HashMap<String, Option<String>>,
     patience: Duration,
-) -> Result<usize, SourceError> {
+) -> Result<u64, SourceError> {
     let (mut lost, mut waiting) = (Vec::new(), Vec::new());
     for row in unsent {
         match taken.get(&row.id).and_then(Option::as_deref) {
@@ -104,13 +104,15 @@ pub(super) async fn give_back(
         }
         waiting = kept;
     }
-    for (row, why) in &lost {
+    let mut dead = 0;
+    for (row, why) in lost {
         let error = format!("the row was taken and not sent, and it is not due again: {why}");
         let storing =
             connection.run(async |connection| store(connection, rows, row, &error, false).await);
         storing.await?;
+        dead += 1;
     }
-    Ok(lost.len())
+    Ok(dead)
 }
 
 /// A row, and its present due moment.
@@ -163,33 +165,37 @@ async fn restore<'r>(
     Ok(kept)
 }
 
-/// Calls `with` for each dead letter of a dispatch that has one of `keys`, or for all, in the order of their ids.
+/// Calls `with` for each dead letter of a dispatch that has one of `keys`, or without any for all, in the order of their ids.
+/// Returns how many there are, and the keys that none has.
 ///
 /// # Errors
 /// PostgreSQL can't be reached or refuses a statement; what `with` returns.
 pub async fn for_each(
     connection: &mut PgConnection,
     dispatch: &str,
-    keys: Option<&[String]>,
+    keys: &[String],
     mut with: impl AsyncFnMut(&mut PgConnection, DeadLetter) -> anyhow::Result<()>,
-) -> anyhow::Result<u64> {
+) -> anyhow::Result<(u64, Vec<String>)> {
     let (mut after, mut count) = (String::new(), 0);
+    let mut missing = keys.to_vec();
     loop {
         let page = sqlx::query(LETTERS_SQL)
             .bind(dispatch)
             .bind(&after)
-            .bind(keys)
+            .bind(Some(keys).filter(|keys| !keys.is_empty()))
             .bind(PAGE)
             .fetch_all(&mut *connection)
             .await
             .map_err(SourceError::from)?;
         let Some(last) = page.last() else {
-            return Ok(count);
+            return Ok((count, missing));
         };
         after = last.try_get("id").map_err(SourceError::from)?;
         for row in &page {
+            let letter = letter(row).map_err(SourceError::from)?;
             count += 1;
-            with(connection, letter(row).map_err(SourceError::from)?).await?;
+            missing.retain(|key| *key != letter.key);
+            with(connection, letter).await?;
         }
     }
 }

@@ -8,6 +8,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tokio::time::Instant;
 
 use crate::dispatch::Dispatch;
+use crate::dispatch::fit::read_rows;
 use crate::dispatch::slots::{Beginning, Slot};
 use crate::resource::due::{DueRows, SLOTS_MAX};
 use crate::source::SourceError;
@@ -92,7 +93,7 @@ impl Poller {
         dispatch.note_pause(is_paused);
         if self.renewed_at.elapsed() > (interval * RENEW_POLLS).clamp(RENEW_MIN, POLL_MAX) {
             self.renewed_at = Instant::now();
-            dispatch.renew_rows().await;
+            dispatch.renew_rows(read_rows(&mut connection, &dispatch.setup).await);
         }
         let rows = dispatch.rows();
         let is_time = self.polled_at.is_none_or(|at| at.elapsed() >= interval);

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Row};
 use tokio::time::Instant;
 
 use crate::dispatch::DispatchError;
-use crate::dispatch::batch::{DueRow, ROW_BYTES};
+use crate::dispatch::batch::DueRow;
 use crate::dispatch::definition::DispatchDefinition;
 use crate::dispatch::lease::LeasedConnection;
 use crate::resource::definition::Mistake;
@@ -73,18 +73,13 @@ pub(super) enum Settled {
 
 /// Reschedules rows over one connection.
 pub(super) struct Settler {
-    /// The mean bytes of a row in the last match.
-    pub(super) row_bytes: usize,
     /// The rows of the next statement.
     chunk: usize,
 }
 
 impl Settler {
     pub(super) fn new() -> Self {
-        Self {
-            row_bytes: ROW_BYTES,
-            chunk: CHUNK_ROWS,
-        }
+        Self { chunk: CHUNK_ROWS }
     }
 
     /// Reschedules rows, and adds to `settled` what became of each.
@@ -303,10 +298,7 @@ mod tests {
 
     #[test]
     fn statements_have_as_many_rows_as_fit_the_time() {
-        let mut settler = Settler {
-            chunk: 200,
-            ..Settler::new()
-        };
+        let mut settler = Settler { chunk: 200 };
         for (rows, took, chunk) in [
             (200, 5, 400),
             (400, 10, 800),

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval_at, sleep};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::dispatch::batch::{DueRow, MatchBounds, divide, match_rows};
+use crate::dispatch::batch::{DueRow, MatchBounds, ROW_BYTES, divide, match_rows};
 use crate::dispatch::definition::Delivery;
 use crate::dispatch::lease::LeasedConnection;
 use crate::dispatch::letters;
@@ -39,7 +39,7 @@ const RATE_SECONDS: usize = 5;
 /// Works on slots until the dispatch stops.
 pub(super) async fn run(dispatch: Arc<Dispatch>) {
     let mut kept: Option<LeasedConnection> = None;
-    let mut settler = Settler::new();
+    let (mut settler, mut row_bytes) = (Settler::new(), ROW_BYTES);
     let mut errors: u32 = 0;
     let mut pauses = retry_pauses(ERROR_PAUSE, ERROR_PAUSE_MAX);
     let is_over = || dispatch.is_stopping();
@@ -56,7 +56,9 @@ pub(super) async fn run(dispatch: Arc<Dispatch>) {
             }
         };
         let outcome = match opened {
-            Ok(connection) => work(&dispatch, connection, &mut settler, &slot).await,
+            Ok(connection) => {
+                work(&dispatch, connection, &mut settler, &mut row_bytes, &slot).await
+            }
             Err(error) => Err(error),
         };
         dispatch.slots.give_back(&slot);
@@ -86,6 +88,7 @@ async fn work(
     dispatch: &Arc<Dispatch>,
     mut connection: LeasedConnection,
     settler: &mut Settler,
+    row_bytes: &mut usize,
     slot: &Slot,
 ) -> Result<LeasedConnection, SourceError> {
     let rows = dispatch.rows();
@@ -102,6 +105,7 @@ async fn work(
     }
     let mut worker = Worker {
         settler,
+        row_bytes,
         unsettled: dispatch.slots.take_unsettled(slot),
         dispatch: Arc::clone(dispatch),
         rows,
@@ -145,6 +149,8 @@ struct Worker<'w> {
     rows: Arc<DueRows>,
     connection: LeasedConnection,
     settler: &'w mut Settler,
+    /// The mean bytes of a row in the last match of any slot.
+    row_bytes: &'w mut usize,
     /// Rows that were sent and are not rescheduled yet: other transactions have locked them, or PostgreSQL has failed.
     unsettled: Vec<Settlement>,
 }
@@ -192,14 +198,13 @@ impl Worker<'_> {
             time: self.dispatch.setup.definition.takeover / 3,
             document_bytes: self.dispatch.setup.document_bytes_max,
         };
-        let row_bytes = &mut self.settler.row_bytes;
         match_rows(
             &mut self.connection,
             &self.rows,
             slot,
             after,
             &bounds,
-            row_bytes,
+            self.row_bytes,
         )
         .await
     }
@@ -336,7 +341,7 @@ impl Worker<'_> {
             let connection = &mut self.connection;
             match letters::give_back(connection, &self.rows, unsent, taken, takeover).await {
                 Ok(dead) => {
-                    (0..dead).for_each(|_| self.dispatch.count_dead("dead"));
+                    self.dispatch.count_dead("dead", dead);
                     return Ok(());
                 }
                 Err(error) if std::mem::take(&mut is_first) && error.is_connection_error() => {
@@ -449,7 +454,7 @@ impl Worker<'_> {
                         self.unsettled.extend(ended);
                         return Err(error);
                     }
-                    self.dispatch.count_dead("dead");
+                    self.dispatch.count_dead("dead", 1);
                 }
             }
         }
@@ -472,7 +477,7 @@ impl Worker<'_> {
             match (settled, &settlement.fate) {
                 (Settled::Moved(_), Fate::Delivered) => delivered += 1,
                 (Settled::Moved(_), Fate::Failed { .. }) => self.dispatch.count("failed", 1),
-                (Settled::Moved(_), Fate::Dead { .. }) => self.dispatch.count_dead("dead"),
+                (Settled::Moved(_), Fate::Dead { .. }) => self.dispatch.count_dead("dead", 1),
                 (Settled::Changed, _) => self.dispatch.count("changed", 1),
                 (Settled::Locked, _) => self.unsettled.push(settlement),
                 (Settled::Stuck(_), _) if outcome.is_err() => self.unsettled.push(settlement),
@@ -495,7 +500,7 @@ impl Worker<'_> {
 
     /// Stores that a row can't be rescheduled, so that it is matched no more while it has this due moment.
     async fn note_stuck(&mut self, row: &DueRow, error: &str) -> Result<(), SourceError> {
-        self.dispatch.count_dead("stuck");
+        self.dispatch.count_dead("stuck", 1);
         tracing::warn!(
             "dispatch {}: the row with the key {} can't be rescheduled: {error}",
             self.dispatch.name(),
@@ -568,9 +573,9 @@ impl Dispatch {
         counter.inc_by(rows);
     }
 
-    fn count_dead(&self, result: &str) {
-        self.dead_letters.fetch_add(1, Ordering::Relaxed);
-        self.count(result, 1);
+    fn count_dead(&self, result: &str, rows: u64) {
+        self.dead_letters.fetch_add(rows, Ordering::Relaxed);
+        self.count(result, rows);
     }
 
     fn show_slots(&self) {

@@ -20,6 +20,16 @@ pub const SLOTS_MAX: usize = 100_000;
 /// The most rows of `larder.delivery` that are looked at in one statement.
 const HOUSEKEEPING_ROWS: u32 = 10_000;
 
+/// The arrays that tell what attempts came to, by name and type.
+const OF_ATTEMPTS: [(&str, &str); 6] = [
+    ("delay", "float8[]"),
+    ("attempts", "int4[]"),
+    ("first due", "text[]"),
+    ("error", "text[]"),
+    ("id", "text[]"),
+    ("element", "text[]"),
+];
+
 /// How a column holds moments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DueType {
@@ -298,7 +308,12 @@ impl DueRows {
         let is_key = |alias: &str, of: &str| self.is_key_sql(alias, of);
         let keys = self.resource.key.columns.iter();
         let order = keys.map(|column| format!("{own}.{}", identifier(&column.name)));
-        let (wanted, next) = (self.wanted_sql(is_plain), self.next_sql(&own, is_plain));
+        let moment = format!("text[]::{}[]", self.due_type.sql_type());
+        let mut given = vec![("due", &*moment)];
+        if !is_plain {
+            given.extend(OF_ATTEMPTS);
+        }
+        let (wanted, next) = (self.wanted_sql(&given), self.next_sql(&own, is_plain));
         let new_due = if is_plain && !self.tells_moments {
             "null".to_owned()
         } else {
@@ -378,27 +393,16 @@ impl DueRows {
         )
     }
 
-    /// The rows to reschedule as a part of `with`. The names have a space, so that an expression of users names none of them.
-    fn wanted_sql(&self, is_plain: bool) -> String {
-        let columns = self.resource.key.columns.iter().enumerate();
+    /// Rows as a part of `with`: the parts of their keys, then `columns` by name and type, all of them arrays that are parameters,
+    /// and the number of the row from 1. The names have a space, so that an expression of users names none of them.
+    fn wanted_sql(&self, columns: &[(&str, &str)]) -> String {
         let mut arrays: Vec<String> = Vec::new();
         let mut names: Vec<String> = Vec::new();
-        for (number, column) in columns {
+        for (number, column) in self.resource.key.columns.iter().enumerate() {
             arrays.push(column.parameter_sql(number + 1));
             names.push(format!("\"larder k{number}\""));
         }
-        let due = format!("text[]::{}[]", self.due_type.sql_type());
-        let of_all = [
-            ("due", &*due),
-            ("delay", "float8[]"),
-            ("attempts", "int4[]"),
-            ("first due", "text[]"),
-            ("error", "text[]"),
-            ("id", "text[]"),
-            ("element", "text[]"),
-        ];
-        let given = if is_plain { &of_all[..1] } else { &of_all };
-        for (name, sql_type) in given {
+        for (name, sql_type) in columns {
             arrays.push(format!("${}::{sql_type}", arrays.len() + 1));
             names.push(format!("\"larder {name}\""));
         }
@@ -450,32 +454,18 @@ impl DueRows {
     /// the parts of the keys, the present moments and the former ones. It returns the numbers, from 1, of rows that still have
     /// the present moment.
     pub fn restore_sql(&self) -> String {
-        let columns = self.resource.key.columns.iter().enumerate();
-        let (mut arrays, mut names): (Vec<String>, Vec<String>) = columns
-            .map(|(number, column)| {
-                (
-                    column.parameter_sql(number + 1),
-                    format!("\"larder k{number}\""),
-                )
-            })
-            .unzip();
-        for name in ["now", "before"] {
-            let of_type = self.due_type.sql_type();
-            arrays.push(format!("${}::text[]::{of_type}[]", arrays.len() + 1));
-            names.push(format!("\"larder {name}\""));
-        }
+        let moment = format!("text[]::{}[]", self.due_type.sql_type());
         let keys = self.resource.key.columns.iter();
         let order = keys.map(|column| format!("t0.{}", identifier(&column.name)));
         format!(
-            "with wanted as materialized (select * from unnest({arrays}) with ordinality w ({names}, n)), \
-             locked as materialized (select w.* from wanted w join {table} t0 on {same} where t0.{due} = w.\"larder now\" \
-             order by {order} for no key update of t0 skip locked), \
+            "with {wanted}, locked as materialized (select w.* from \"larder wanted\" w join {table} t0 on {same} \
+             where t0.{due} = w.\"larder now\" order by {order} for no key update of t0 skip locked), \
              restored as (update {table} t0 set {due} = w.\"larder before\" from locked w where {same} \
-             returning w.n, t0.{due} is distinct from w.\"larder now\" as is_moved) \
-             select w.n from wanted w where not exists (select from restored r where r.n = w.n and r.is_moved) \
+             returning w.\"larder n\" as n, t0.{due} is distinct from w.\"larder now\" as is_moved) \
+             select w.\"larder n\" from \"larder wanted\" w \
+             where not exists (select from restored r where r.n = w.\"larder n\" and r.is_moved) \
              and exists (select from {table} t0 where {same} and t0.{due} = w.\"larder now\")",
-            arrays = arrays.join(", "),
-            names = names.join(", "),
+            wanted = self.wanted_sql(&[("now", &*moment), ("before", &*moment)]),
             table = self.resource.root.table.sql(),
             due = identifier(&self.due),
             same = self.is_key_sql("t0", "w"),

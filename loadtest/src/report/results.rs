@@ -111,6 +111,9 @@ impl RunEnvironment {
         for (program, version) in &self.versions {
             text += &format!("- {program}: {version}\n");
         }
+        if self.commands.is_empty() {
+            return text;
+        }
         text + "\n```sh\n" + self.commands.join("\n").as_str() + "\n```\n"
     }
 }
