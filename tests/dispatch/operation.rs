@@ -140,6 +140,19 @@ async fn missing_privileges_are_told_with_their_grants() {
     owner.execute(&update).await;
     assert_eq!(run(&once).await.0, 0);
     assert_eq!(owner.sink.rows().len(), 180);
+    // Privileges on columns do not include the system columns, which tell of locks.
+    let columns = "select string_agg(quote_ident(attname), ', ') from pg_attribute \
+                   where attrelid = 'subscriber'::regclass and attnum > 0";
+    let columns: String = owner.value(columns).await;
+    owner
+        .execute(&format!(
+            "revoke select on subscriber from {role}; grant select ({columns}) on subscriber to {role}; \
+             update subscriber set notify_after = now()",
+            role = role.name
+        ))
+        .await;
+    let (code, told) = run(&once).await;
+    assert_eq!((code, owner.sink.rows().len()), (0, 380), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
