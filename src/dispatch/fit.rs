@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use sqlx::Connection;
 use sqlx::postgres::PgConnection;
-use sqlx::{AssertSqlSafe, Connection};
 
 use crate::dispatch::definition::{Delivery, DispatchDefinition, IntervalFrom};
 use crate::dispatch::{DispatchError, DispatchSetup};
@@ -78,16 +78,8 @@ pub(super) async fn read_rows(
     fit.check_batch(is_read, setup.feed.keys_per_statement);
     let rows = fit.rows(resource);
     let rows = rows.ok_or(DispatchError::Unfit(fit.mistakes))?;
-    let shows_locks = format!(
-        "select has_table_privilege({}::oid, 'select')",
-        rows.resource.root.table.oid
-    );
-    let shows_locks = sqlx::query_scalar(AssertSqlSafe(shows_locks))
-        .fetch_one(connection)
-        .await?;
     Ok(DueRows {
         is_utf8: encoding == "UTF8",
-        shows_locks,
         ..rows
     })
 }
@@ -215,7 +207,6 @@ impl Fit<'_> {
             reschedule: reschedule(self.definition),
             tells_moments: self.definition.delivery == Delivery::AtMostOnce,
             is_utf8: false,
-            shows_locks: false,
             resource,
         })
     }

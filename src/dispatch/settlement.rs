@@ -162,76 +162,17 @@ async fn run_patiently(
     }
 }
 
-/// Reschedules the rows that were delivered at their first attempt and that nobody has locked; then all others.
 async fn run(
     connection: &mut PgConnection,
     rows: &DueRows,
     settlements: &[Settlement],
 ) -> Result<Vec<Settled>, SourceError> {
-    let mut settled = vec![None; settlements.len()];
+    let keys: Vec<&str> = settlements.iter().map(|one| &*one.row.key).collect();
     let is_plain = |one: &Settlement| one.row.attempt == 1 && one.fate == Fate::Delivered;
-    if !settlements.is_empty()
-        && settlements.iter().all(is_plain)
-        && let Some(sql) = rows.settle_unlocked_sql()
-    {
-        match run_unlocked(connection, rows, &sql, settlements, &mut settled).await {
-            // A row was locked in the wrong moment.
-            Err(error) if error.is_lock_timeout() => {}
-            outcome => outcome?,
-        }
-    }
-    let places = (0..settlements.len()).filter(|place| settled[*place].is_none());
-    let places: Vec<usize> = places.collect();
-    if settlements.is_empty() || !places.is_empty() {
-        let left: Vec<&Settlement> = places.iter().map(|place| &settlements[*place]).collect();
-        let of_left = run_any(connection, rows, &left).await?;
-        for (place, of_row) in places.into_iter().zip(of_left) {
-            settled[place] = Some(of_row);
-        }
-    }
-    Ok(settled.into_iter().flatten().collect())
-}
-
-async fn run_unlocked(
-    connection: &mut PgConnection,
-    rows: &DueRows,
-    sql: &str,
-    settlements: &[Settlement],
-    settled: &mut [Option<Settled>],
-) -> Result<(), SourceError> {
-    let keys: Vec<&str> = settlements.iter().map(|one| &*one.row.key).collect();
-    let dues: Vec<&str> = settlements.iter().map(|one| &*one.row.due).collect();
+    // Without rows the whole statement is checked.
+    let is_plain = !settlements.is_empty() && settlements.iter().all(is_plain);
+    let sql = rows.settle_sql(is_plain);
     let query = bind_keys(sqlx::query(AssertSqlSafe(sql)), &rows.resource.key, &keys)?;
-    let row = query.bind(dues).fetch_one(connection).await?;
-    let moved: Option<Vec<i64>> = row.try_get("moved")?;
-    let dues: Option<Vec<Option<String>>> = row.try_get("dues")?;
-    let mut dues = dues.unwrap_or_default().into_iter();
-    for number in moved.unwrap_or_default() {
-        let place = place_of(number, settled)?;
-        *place = Some(Settled::Moved(dues.next().flatten()));
-    }
-    Ok(())
-}
-
-/// The item of the row with this number, from 1.
-fn place_of<T>(number: i64, items: &mut [T]) -> Result<&mut T, SourceError> {
-    let place = usize::try_from(number - 1).ok();
-    let item = place.and_then(|place| items.get_mut(place));
-    item.ok_or_else(|| SourceError::Unexpected("a row of no number".into()))
-}
-
-/// Without rows the statement is checked.
-async fn run_any(
-    connection: &mut PgConnection,
-    rows: &DueRows,
-    settlements: &[&Settlement],
-) -> Result<Vec<Settled>, SourceError> {
-    let keys: Vec<&str> = settlements.iter().map(|one| &*one.row.key).collect();
-    let query = bind_keys(
-        sqlx::query(AssertSqlSafe(rows.settle_sql())),
-        &rows.resource.key,
-        &keys,
-    )?;
     let of_row = |of: fn(&DueRow) -> &str| {
         let values = settlements.iter().map(|one| of(&one.row));
         values.collect::<Vec<&str>>()
@@ -240,7 +181,6 @@ async fn run_any(
         Fate::Failed { delay, .. } => Some(delay.as_secs_f64()),
         _ => None,
     });
-    let attempts = settlements.iter().map(|one| one.row.attempt);
     let errors = settlements.iter().map(|one| match &one.fate {
         Fate::Failed { error, .. } | Fate::Dead { error } => Some(storable(error, rows)),
         Fate::Delivered => None,
@@ -251,17 +191,28 @@ async fn run_any(
             .map(|one| matches!(one.fate, Fate::Dead { .. }).then(|| of(&one.row)));
         values.collect::<Vec<Option<&str>>>()
     };
-    let query = query
-        .bind(of_row(|row| &row.due))
-        .bind(delays.collect::<Vec<_>>())
-        .bind(attempts.collect::<Vec<_>>())
-        .bind(of_row(|row| &row.first_due))
-        .bind(errors.collect::<Vec<_>>())
-        .bind(dead(|row| &row.id))
-        .bind(dead(element_text));
+    let mut query = query.bind(of_row(|row| &row.due));
+    if !is_plain {
+        query = query
+            .bind(delays.collect::<Vec<_>>())
+            .bind(
+                settlements
+                    .iter()
+                    .map(|one| one.row.attempt)
+                    .collect::<Vec<_>>(),
+            )
+            .bind(of_row(|row| &row.first_due))
+            .bind(errors.collect::<Vec<_>>())
+            .bind(dead(|row| &row.id))
+            .bind(dead(element_text));
+    }
     let mut settled = vec![Settled::Moved(None); settlements.len()];
     for row in query.fetch_all(connection).await? {
-        let place = place_of(row.try_get("n")?, &mut settled)?;
+        let number: i64 = row.try_get("n")?;
+        let place = usize::try_from(number - 1)
+            .ok()
+            .and_then(|place| settled.get_mut(place));
+        let place = place.ok_or_else(|| SourceError::Unexpected("a row of no number".into()))?;
         let is_later: Option<bool> = row.try_get("is_later")?;
         *place = if is_later == Some(true) {
             Settled::Moved(row.try_get("due")?)

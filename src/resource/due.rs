@@ -75,8 +75,6 @@ pub struct DueRows {
     pub tells_moments: bool,
     /// The database stores every character.
     pub is_utf8: bool,
-    /// Larder's role may read the system columns of the table, which privileges on columns do not include.
-    pub shows_locks: bool,
 }
 
 impl DueType {
@@ -293,53 +291,6 @@ impl DueRows {
         )
     }
 
-    /// SQL that reschedules rows that were delivered at their first attempt, each only if its due moment is still the given one
-    /// and no transaction has locked it since it was written; `None` if locks are not visible, or the new moment is an expression of
-    /// users.
-    ///
-    /// Its parameters are arrays with an item for each row: the parts of the key, and the due moment. It returns a row with two
-    /// arrays: the numbers, from 1, of rows that it has rescheduled, and with `tells_moments` their new due moments. What it left
-    /// is for [`Self::settle_sql`], which takes twice as long for a row.
-    pub fn settle_unlocked_sql(&self) -> Option<String> {
-        if !self.shows_locks || matches!(self.reschedule, Reschedule::Next(_)) {
-            return None;
-        }
-        let own = identifier(&self.resource.root.table.name);
-        let table = self.resource.root.table.sql();
-        let due = self.due_sql(&own);
-        let moment = format!("text[]::{}[]", self.due_type.sql_type());
-        let next = self.next_sql(&own);
-        // A transaction that locks the row in the moment between is waited for until the timeout only, so there is no deadlock.
-        let conditions = format!(
-            "(select set_config('lock_timeout', '1ms', true)) is not null and {same} and {own}.xmax = '0'::xid \
-             and {due} = \"larder w\".\"larder due\"{exists}",
-            same = self.is_key_sql(&own, "larder w"),
-            exists = and_sql(self.resource.root.condition.as_ref(), &own),
-        );
-        let moved = if self.reschedule == Reschedule::Delete {
-            format!(
-                "delete from {table} {own} using \"larder wanted\" \"larder w\" where {conditions} \
-                 returning \"larder w\".\"larder n\" as n, null::text as due, true as is_later"
-            )
-        } else {
-            format!(
-                "update {table} {own} set {column} = {next} from \"larder wanted\" \"larder w\" where {conditions} \
-                 and {next} > {due} returning \"larder w\".\"larder n\" as n, {due}::text as due, \
-                 {due} > \"larder w\".\"larder due\" as is_later",
-                column = identifier(&self.due),
-            )
-        };
-        Some(format!(
-            "with {wanted}, moved as ({moved}) select array_agg(n) as moved, {dues} as dues from moved where is_later",
-            wanted = self.wanted_sql(&[("due", &*moment)]),
-            dues = if self.tells_moments {
-                "array_agg(due)"
-            } else {
-                "null::text[]"
-            },
-        ))
-    }
-
     /// SQL that reschedules rows, each only if its due moment is still the given one and no other transaction has locked it.
     ///
     /// Its parameters are arrays with an item for each row: the parts of the key; the due moment; the seconds until the next
@@ -347,7 +298,9 @@ impl DueRows {
     /// the element of a dead letter, null for others. It returns a row for each that was not rescheduled, or for all with
     /// `tells_moments`: its number from 1, whether it was locked, whether its new due moment is later (null: it was not
     /// rescheduled), that moment, and whether the due moment is still the given one in the statement's snapshot.
-    pub fn settle_sql(&self) -> String {
+    ///
+    /// With `is_plain` all rows were delivered at their first attempt, and the due moment is the last parameter.
+    pub fn settle_sql(&self, is_plain: bool) -> String {
         // An expression of users may name the table, so all other names have a space.
         let own = identifier(&self.resource.root.table.name);
         let table = self.resource.root.table.sql();
@@ -356,32 +309,49 @@ impl DueRows {
         let keys = self.resource.key.columns.iter();
         let order = keys.map(|column| format!("{own}.{}", identifier(&column.name)));
         let moment = format!("text[]::{}[]", self.due_type.sql_type());
-        let given: Vec<(&str, &str)> = std::iter::once(("due", &*moment))
-            .chain(OF_ATTEMPTS)
-            .collect();
+        let mut given = vec![("due", &*moment)];
+        if !is_plain {
+            given.extend(OF_ATTEMPTS);
+        }
+        let (wanted, next) = (self.wanted_sql(&given), self.next_sql(&own, is_plain));
+        let new_due = if is_plain && !self.tells_moments {
+            "null".to_owned()
+        } else {
+            format!("{own}.{due}")
+        };
         let is_later = r#"("larder l"."larder next" is null or "larder l"."larder next" > "larder l"."larder due")"#;
         let update = |condition: &str| {
             format!(
                 "update {table} {own} set {due} = \"larder l\".\"larder next\" from \"larder locked\" \"larder l\" \
-                 where {} and {condition} and {is_later} returning \"larder l\".*, {own}.{due}::text as due, \
+                 where {} and {condition} and {is_later} returning \"larder l\".*, {new_due}::text as due, \
                  coalesce({own}.{due} > \"larder l\".\"larder due\", true) as is_later",
                 is_key(&own, "larder l")
             )
         };
-        let moved = if self.reschedule == Reschedule::Delete {
+        let remove = |condition: &str| {
             format!(
-                "removed as (delete from {table} {own} using \"larder locked\" \"larder l\" where {} \
-                 and \"larder l\".\"larder delay\" is null returning \"larder l\".*, null::text as due, true as is_later), \
-                 retried as ({}), moved as (table removed union all table retried)",
-                is_key(&own, "larder l"),
-                update("\"larder l\".\"larder delay\" is not null")
+                "delete from {table} {own} using \"larder locked\" \"larder l\" where {} and {condition} \
+                 returning \"larder l\".*, null::text as due, true as is_later",
+                is_key(&own, "larder l")
             )
+        };
+        let moved = match self.reschedule {
+            Reschedule::Delete if is_plain => format!("moved as ({})", remove("true")),
+            Reschedule::Delete => format!(
+                "removed as ({}), retried as ({}), moved as (table removed union all table retried)",
+                remove("\"larder l\".\"larder delay\" is null"),
+                update("\"larder l\".\"larder delay\" is not null")
+            ),
+            _ => format!("moved as ({})", update("true")),
+        };
+        let (key, records) = if is_plain {
+            (String::new(), String::new())
         } else {
-            format!("moved as ({})", update("true"))
+            let key = canonical_key_sql(&self.resource.key.columns, &own);
+            (format!(", {key} as \"larder key\""), self.records_sql())
         };
         format!(
-            "with {wanted}, \"larder locked\" as materialized \
-             (select \"larder w\".*, {key} as \"larder key\", {next} as \"larder next\" \
+            "with {wanted}, \"larder locked\" as materialized (select \"larder w\".*{key}, {next} as \"larder next\" \
              from \"larder wanted\" \"larder w\" join {table} {own} on {same} \
              where {own}.{due} = \"larder w\".\"larder due\"{exists} \
              order by {order} for {lock} of {own} skip locked), {moved}{records} \
@@ -391,11 +361,7 @@ impl DueRows {
              from \"larder wanted\" \"larder w\" left join \"larder locked\" \"larder l\" using (\"larder n\") \
              left join moved m using (\"larder n\") \
              where {tells_moments} or m.is_later is not true",
-            wanted = self.wanted_sql(&given),
-            key = canonical_key_sql(&self.resource.key.columns, &own),
-            next = self.next_or_retry_sql(&own),
             tells_moments = self.tells_moments,
-            records = self.records_sql(),
             same = is_key(&own, "larder w"),
             exists = and_sql(self.resource.root.condition.as_ref(), &own),
             order = order.collect::<Vec<_>>().join(", "),
@@ -447,12 +413,16 @@ impl DueRows {
         )
     }
 
-    /// The moment at which a delivered row of the table `own` is due again.
-    fn next_sql(&self, own: &str) -> String {
-        let (due_type, due) = (self.due_type, self.due_sql(own));
+    /// The moment at which a row of the table `own` is due again.
+    fn next_sql(&self, own: &str, is_plain: bool) -> String {
+        let (due_type, delay) = (self.due_type, "\"larder w\".\"larder delay\"");
+        let (now, due) = (
+            due_type.now_sql(),
+            format!("{own}.{}", identifier(&self.due)),
+        );
         let next = match &self.reschedule {
             Reschedule::AfterNow(interval) => {
-                due_type.after_sql(due_type.now_sql(), &interval.as_secs_f64().to_string())
+                due_type.after_sql(now, &interval.as_secs_f64().to_string())
             }
             Reschedule::AfterDue(interval) => {
                 let seconds = match due_type {
@@ -469,22 +439,15 @@ impl DueRows {
             Reschedule::Next(expression) => format!("({expression}\n)"),
             Reschedule::Delete => "null".to_owned(),
         };
-        format!("({next})::{}", due_type.sql_type())
-    }
-
-    /// The moment at which a row of the table `own` is due again, after its pause if it has one.
-    fn next_or_retry_sql(&self, own: &str) -> String {
-        let (due_type, delay) = (self.due_type, "\"larder w\".\"larder delay\"");
-        let retry = due_type.after_sql(due_type.now_sql(), delay);
         let retry = match due_type {
-            DueType::Timestamp => retry,
-            DueType::Seconds => format!("greatest({retry}, {} + 1)", self.due_sql(own)),
+            DueType::Timestamp => due_type.after_sql(now, delay),
+            DueType::Seconds => format!("greatest({}, {due} + 1)", due_type.after_sql(now, delay)),
         };
-        format!(
-            "case when {delay} is null then {next} else ({retry})::{of_type} end",
-            next = self.next_sql(own),
-            of_type = due_type.sql_type(),
-        )
+        let of_type = due_type.sql_type();
+        if is_plain {
+            return format!("({next})::{of_type}");
+        }
+        format!("case when {delay} is null then ({next})::{of_type} else ({retry})::{of_type} end")
     }
 
     /// SQL that gives rows their former due moments back, unless another transaction has locked them. Its parameters are arrays:
