@@ -222,12 +222,13 @@ impl Dispatch {
         self.slots.wake_all();
     }
 
-    /// The name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         &self.setup.definition.name.value
     }
 
-    /// Whether a run with `once` is a failure: dead letters were made, the sink takes nothing, or rows were held back.
+    /// Returns whether a run with `once` is a failure: dead letters were made, the sink takes nothing, or rows were held
+    /// back.
     pub fn has_failed(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
             || self.is_held_back.load(Ordering::Relaxed)
@@ -244,7 +245,7 @@ impl Dispatch {
         *self.stop.borrow()
     }
 
-    /// Whether rows may be matched now.
+    /// Returns whether rows may be matched now.
     fn may_match(&self) -> bool {
         !self.is_stopping() && !self.is_paused.load(Ordering::Relaxed) && !self.breaker.is_open()
     }
@@ -318,7 +319,7 @@ impl Dispatch {
         shown.set(i64::from(is_paused));
     }
 
-    /// With `once`, ends the dispatch, since its rows are held back.
+    /// Ends the dispatch with `once`, since its rows are held back.
     fn note_held_back(&self, is_paused: bool) {
         if is_paused {
             tracing::warn!(
@@ -365,7 +366,7 @@ async fn read_grants(
 }
 
 impl DispatchSetup {
-    /// A dispatch of `config` that runs until it is stopped.
+    /// Creates a dispatch of `config` that runs until it is stopped.
     pub fn new(definition: &DispatchDefinition, database: &Database, config: &Config) -> Self {
         let bytes_max = config.source.document_bytes_max;
         Self {

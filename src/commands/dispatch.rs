@@ -283,7 +283,7 @@ async fn first_failure(
     None
 }
 
-/// Whether the same may succeed later: PostgreSQL can't be reached, or a lock is held.
+/// Returns whether the same may succeed later: PostgreSQL can't be reached, or a lock is held.
 fn is_transient(error: &anyhow::Error) -> bool {
     let of_dispatch = match error.downcast_ref() {
         Some(DispatchError::Source(error)) => Some(error),
@@ -353,8 +353,10 @@ fn line(letter: &DeadLetter) -> String {
     format!("{}\n", cells.map(escaped).join("\t"))
 }
 
+/// Refuses keys that no dead letter has.
+///
 /// # Errors
-/// If there are `missing` keys.
+/// There are such keys in `missing`.
 fn check_found(missing: &[String]) -> anyhow::Result<()> {
     if !missing.is_empty() {
         bail!(

@@ -242,7 +242,7 @@ impl Matching<'_> {
     }
 }
 
-/// The rows of the next piece: a power of two, so that few statements are prepared.
+/// Returns the rows of the next piece: a power of two, so that few statements are prepared.
 fn piece_rows(rows: usize, bytes: usize) -> usize {
     let fitting = PIECE_BYTES / (bytes / rows.max(1)).max(1);
     let fitting = fitting.clamp(1, PIECE_ROWS_MAX);
@@ -309,7 +309,7 @@ fn due_row(
     })
 }
 
-/// The id of a delivery: the same at each attempt, and another one for each due moment that the application sets.
+/// Makes the id of a delivery: the same at each attempt, and another one for each due moment that the application sets.
 fn id(dispatch: &str, key: &str, first_due: &str) -> String {
     let hash = digest(
         &SHA256,
@@ -318,7 +318,7 @@ fn id(dispatch: &str, key: &str, first_due: &str) -> String {
     hex(hash.as_ref(), "msg_")
 }
 
-/// The id of a request with these rows.
+/// Makes the id of a request with these rows.
 pub(super) fn request_id(ids: &[&str]) -> String {
     match ids {
         [id] => (*id).to_owned(),

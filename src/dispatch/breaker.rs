@@ -57,7 +57,7 @@ struct Outcomes {
 }
 
 impl Breaker {
-    /// Whether a request may begin now.
+    /// Returns whether a request may begin now.
     pub(super) fn admit(&self) -> Admission<'_> {
         let mut outcomes = self.lock();
         let kind = match outcomes.open_until {
@@ -74,14 +74,14 @@ impl Breaker {
         }
     }
 
-    /// Whether no request may begin now.
+    /// Returns whether no request may begin now.
     pub(super) fn is_open(&self) -> bool {
         let outcomes = self.lock();
         let is_waiting = |until| until > Instant::now() || outcomes.is_probing;
         outcomes.open_until.is_some_and(is_waiting)
     }
 
-    /// When a probe may begin; `None` if the breaker is closed.
+    /// Returns when a probe may begin; `None` if the breaker is closed.
     pub(super) fn opens_at(&self) -> Option<Instant> {
         self.lock().open_until
     }

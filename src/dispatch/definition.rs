@@ -113,7 +113,7 @@ pub enum Delivery {
 }
 
 impl DispatchDefinition {
-    /// A mistake in the property `key`, at its line, or at that of the table which should have it.
+    /// Makes a mistake in the property `key`, at its line, or at that of the table which should have it.
     pub(crate) fn mistake(&self, key: &str, message: impl Into<String>) -> Mistake {
         fn at<T>(located: Option<&Located<T>>) -> Option<&Place> {
             located.map(|located| &located.place)

@@ -113,7 +113,7 @@ fn unfit(definition: &DispatchDefinition, key: &str, message: impl Into<String>)
     DispatchError::Unfit(vec![definition.mistake(key, message)])
 }
 
-/// The rows of a table as documents with all columns, which are read only.
+/// Returns the rows of a table as documents with all columns, which are read only.
 fn resource_of(definition: &DispatchDefinition) -> Option<ResourceDefinition> {
     let row = RowDefinition {
         condition: None,
@@ -143,7 +143,7 @@ impl Fit<'_> {
         self.mistakes.push(self.definition.mistake(key, message));
     }
 
-    /// Whether documents of one of `resources` show the table, or a table above or below it.
+    /// Returns whether documents of one of `resources` show the table, or a table above or below it.
     fn is_read_by(&self, resources: &[&Resource], catalogue: &Catalogue) -> bool {
         let mut shown = resources.iter().flat_map(|resource| resource.tables());
         shown.any(|shown| {
@@ -167,7 +167,7 @@ impl Fit<'_> {
         }
     }
 
-    /// The rows; `None` if there are mistakes.
+    /// Makes the rows; `None` if there are mistakes.
     fn rows(&mut self, resource: Arc<Resource>) -> Option<DueRows> {
         let due_type = self.due_type();
         let partition = self.partition();
@@ -271,7 +271,7 @@ impl Fit<'_> {
     }
 }
 
-/// Whether the index `columns` begins with `names`, in any order.
+/// Returns whether the index `columns` begins with `names`, in any order.
 fn begins_with(columns: &[String], names: &[&str]) -> bool {
     let first = columns.get(..names.len());
     first.is_some_and(|first| {

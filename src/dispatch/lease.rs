@@ -27,7 +27,7 @@ impl Lease {
         }
     }
 
-    /// Whether the server can't have ended the session meanwhile, however long the next statement takes to reach it.
+    /// Returns whether the server can't have ended the session meanwhile, however long the next statement takes to reach it.
     pub(super) fn is_young(&self) -> bool {
         let heard_at = Boottime(self.heard_at.load(Ordering::Acquire));
         Boottime::now().is_within(self.takeover / 2, heard_at)
@@ -38,7 +38,7 @@ impl Lease {
         self.heard_at.store(Boottime::NEVER.0, Ordering::Release);
     }
 
-    /// Whether a request may begin.
+    /// Returns whether a request may begin.
     pub(super) fn holds(&self) -> bool {
         let heard_at = Boottime(self.heard_at.load(Ordering::Acquire));
         Boottime::now().is_within(self.takeover, heard_at)

@@ -231,7 +231,7 @@ pub async fn discard(
     Ok(())
 }
 
-/// The number of dead letters of each dispatch.
+/// Counts the dead letters of each dispatch.
 ///
 /// # Errors
 /// PostgreSQL can't be reached or refuses the statement.

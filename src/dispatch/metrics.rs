@@ -88,7 +88,7 @@ impl DispatchMetrics {
         self.paused.with_label_values(&[dispatch]).set(0);
     }
 
-    /// The metrics in Prometheus's text format.
+    /// Renders the metrics in Prometheus's text format.
     ///
     /// # Errors
     /// If a metric can't be written.

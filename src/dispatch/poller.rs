@@ -172,7 +172,7 @@ impl Poller {
         Ok(())
     }
 
-    /// With `once`, ends the dispatch if no slot has due rows.
+    /// Ends the dispatch with `once` if no slot has due rows.
     fn end_if_idle(&self) {
         if self.dispatch.setup.once && self.dispatch.slots.is_idle() {
             self.dispatch.stop();
@@ -213,7 +213,8 @@ pub(super) async fn list_slots(
     Ok(slots)
 }
 
-/// Those of the slots that have due rows: the place of each in `asked`, and how many seconds its first row has been due.
+/// Asks for those of the slots that have due rows: the place of each in `asked`, and how many seconds its first row has been
+/// due.
 async fn poll_slots(
     connection: &mut PgConnection,
     rows: &DueRows,

@@ -65,7 +65,7 @@ pub(super) async fn attempt(dispatch: &Dispatch, lease: &Lease, rows: Vec<DueRow
 }
 
 impl Dispatch {
-    /// What becomes of the rows of a request. Those that the sink has not looked at go to `unsent`.
+    /// Decides what becomes of the rows of a request. Those that the sink has not looked at go to `unsent`.
     pub(super) fn fates(
         &self,
         rows: Vec<DueRow>,
@@ -92,7 +92,7 @@ impl Dispatch {
         settlements.collect()
     }
 
-    /// What becomes of a row whose attempt has failed.
+    /// Decides what becomes of a row whose attempt has failed.
     fn fate_after(&self, row: &DueRow, error: String) -> Fate {
         let done = usize::try_from(row.attempt - 1).unwrap_or_default();
         match self.setup.definition.retry.get(done) {

@@ -228,13 +228,13 @@ async fn run(
     Ok(settled)
 }
 
-/// The element of a row as text.
+/// Returns the element of a row as text.
 pub(super) fn element_text(row: &DueRow) -> &str {
     // It was made of text.
     std::str::from_utf8(&row.element).unwrap_or("null")
 }
 
-/// A text that the database can store, of bounded length.
+/// Makes a text of bounded length that the database can store.
 pub(super) fn storable(error: &str, rows: &DueRows) -> String {
     let is_stored = |c: &char| *c != '\0' && (rows.is_utf8 || c.is_ascii());
     error
@@ -244,8 +244,8 @@ pub(super) fn storable(error: &str, rows: &DueRows) -> String {
         .collect()
 }
 
-/// Whether a statement failed because of one of its rows: of a value, of a constraint, or by a trigger of users, which may raise
-/// any error. What makes a statement without rows fail as well is of none.
+/// Returns whether a statement failed because of one of its rows: of a value, of a constraint, or by a trigger of users,
+/// which may raise any error. What makes a statement without rows fail as well is of none.
 async fn is_of_a_row(
     connection: &mut LeasedConnection,
     rows: &DueRows,
@@ -258,7 +258,7 @@ async fn is_of_a_row(
     running.await.is_ok()
 }
 
-/// Whether an error may be that of one row.
+/// Returns whether an error may be that of one row.
 pub(super) fn may_be_of_a_row(error: &SourceError) -> bool {
     let SourceError::Refused { code, .. } = error else {
         return false;

@@ -124,7 +124,7 @@ impl Sink {
         }
     }
 
-    /// Whether a sink that will never take anything again ends the process.
+    /// Returns whether a sink that will never take anything again ends the process.
     pub(super) fn ends_process(&self) -> bool {
         matches!(self, Self::Stdout)
     }
@@ -134,7 +134,7 @@ impl Sink {
 pub(super) struct RateLimit(Option<DefaultDirectRateLimiter>);
 
 impl RateLimit {
-    /// `rate` in rows per second, 0 for no limit; a request has at most `rows` rows.
+    /// Creates the limit of `rate` rows per second, 0 for none; a request has at most `rows` rows.
     pub(super) fn new(rate: u32, rows: usize) -> Self {
         let rate = NonZeroU32::new(rate);
         Self(rate.map(|rate| {

@@ -44,7 +44,7 @@ impl Beginning {
         };
     }
 
-    /// Whether it is time to do it again. `pause_min` is the shortest pause.
+    /// Returns whether it is time to do it again. `pause_min` is the shortest pause.
     pub(super) fn is_over(&self, pause_min: Duration) -> bool {
         let pause = (self.took * ANEW_FACTOR).clamp(pause_min.min(ANEW_MAX), ANEW_MAX);
         self.at.is_none_or(|at| at.elapsed() >= pause)
@@ -134,7 +134,7 @@ impl Slots {
         waiting.for_each(|(slot, _)| self.queue(slot));
     }
 
-    /// The greatest lag of a slot, also of those that a worker has and that are not looked at meanwhile.
+    /// Returns the greatest lag of a slot, also of those that a worker has and that are not looked at meanwhile.
     pub(super) fn lag(&self) -> f64 {
         let state = self.lock();
         state
@@ -158,7 +158,7 @@ impl Slots {
         }
     }
 
-    /// A slot to work on; `None` once `is_over` says so.
+    /// Waits for a slot to work on; `None` once `is_over` says so.
     pub(super) async fn take(&self, is_over: impl Fn() -> bool) -> Option<Slot> {
         loop {
             let changed = self.changed.notified();
@@ -243,22 +243,22 @@ impl Slots {
         }
     }
 
-    /// How many such rows there are, but for those of slots that are worked on.
+    /// Returns how many rows were sent and are not rescheduled yet, but for those of slots that are worked on.
     pub(super) fn unsettled(&self) -> usize {
         self.lock().unsettled
     }
 
-    /// Whether other slots wait for a worker.
+    /// Returns whether other slots wait for a worker.
     pub(super) fn has_waiting(&self) -> bool {
         !self.lock().queue.is_empty()
     }
 
-    /// The number of slots that are worked on.
+    /// Returns the number of slots that are worked on.
     pub(super) fn worked(&self) -> usize {
         self.lock().worked
     }
 
-    /// Whether none has due rows, as far as this process knows, and none is worked on.
+    /// Returns whether none has due rows, as far as this process knows, and none is worked on.
     pub(super) fn is_idle(&self) -> bool {
         let state = self.lock();
         state.worked == 0 && state.queue.is_empty()

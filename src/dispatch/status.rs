@@ -81,7 +81,7 @@ impl RecentRate {
         }
     }
 
-    /// Rows per second since the older sample.
+    /// Returns the rows per second since the older sample.
     fn per_second(&self, delivered: u64) -> f64 {
         let (at, before) = self.lock()[0];
         let seconds = at.elapsed().as_secs_f64().max(f64::MIN_POSITIVE);
@@ -122,12 +122,12 @@ impl Dispatch {
         }
     }
 
-    /// Whether it will never send anything again.
+    /// Returns whether it will never send anything again.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Ordering::Relaxed)
     }
 
-    /// How the dispatch is.
+    /// Reads how the dispatch is.
     pub async fn status(&self) -> DispatchStatus {
         let name = self.name();
         let delivered = self.delivered();

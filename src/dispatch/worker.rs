@@ -130,7 +130,7 @@ async fn work(
     Ok(connection)
 }
 
-/// The number of the slot's advisory lock. Other programs' locks with one number are as unlikely to be it as any.
+/// Returns the number of the slot's advisory lock. Other programs' locks with one number are as unlikely to be it as any.
 fn lock_number(rows: &DueRows, slot: &Slot) -> i64 {
     let mut text = format!(
         "larder dispatch\0{}\0{}",
@@ -232,7 +232,7 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Without an index on the due moment, the slot is read again when its next row is due.
+    /// Notes when the next row of the slot is due, which is when it is read again without an index on the due moment.
     async fn note_earliest(&mut self, slot: &Slot) -> Result<(), SourceError> {
         let sql = self.rows.earliest_sql();
         let earliest: Option<f64> = self
@@ -552,7 +552,8 @@ impl Dispatch {
         }
     }
 
-    /// The rows of a batch: with a rate, at most those of some seconds, since the application may change rows that wait.
+    /// Returns the rows of a batch: with a rate, at most those of some seconds, since the application may change rows that
+    /// wait.
     fn batch(&self) -> usize {
         let definition = &self.setup.definition;
         let of_rate = usize::try_from(definition.rate).unwrap_or(usize::MAX);
@@ -562,7 +563,7 @@ impl Dispatch {
         }
     }
 
-    /// The most rows of this process that were sent and are not rescheduled.
+    /// Returns the most rows of this process that were sent and are not rescheduled.
     fn unsettled_max(&self) -> usize {
         let definition = &self.setup.definition;
         definition.batch.saturating_mul(definition.connections)

@@ -78,7 +78,7 @@ pub struct DueRows {
 }
 
 impl DueType {
-    /// The present moment, as a value of the column.
+    /// Returns the present moment, as a value of the column.
     fn now_sql(self) -> &'static str {
         match self {
             Self::Timestamp => "now()",
@@ -93,7 +93,7 @@ impl DueType {
         }
     }
 
-    /// The seconds from `due` until now.
+    /// Returns the seconds from `due` until now.
     fn age_sql(self, due: &str) -> String {
         match self {
             Self::Timestamp => format!(
@@ -103,7 +103,7 @@ impl DueType {
         }
     }
 
-    /// The moment that is `seconds` after `from`, both SQL.
+    /// Returns the moment that is `seconds` after `from`, both SQL.
     fn after_sql(self, from: &str, seconds: &str) -> String {
         match self {
             Self::Timestamp => format!("{from} + make_interval(secs => {seconds})"),
@@ -111,7 +111,7 @@ impl DueType {
         }
     }
 
-    /// The text of a moment before all others.
+    /// Returns the text of a moment before all others.
     pub fn first(self) -> &'static str {
         match self {
             Self::Timestamp => "-infinity",
@@ -121,8 +121,8 @@ impl DueType {
 }
 
 impl DueRows {
-    /// SQL for due rows of a slot: key, record, due moment, the one before the first attempt (null: it is the same), the latter
-    /// as JSON, and the number of attempts before.
+    /// Returns SQL for due rows of a slot: key, record, due moment, the one before the first attempt (null: it is the same),
+    /// the latter as JSON, and the number of attempts before.
     ///
     /// Its parameters are the values of the slot as text, the most bytes of a record, the most rows; with `is_after` also the
     /// place to read on from: the due moment, unless rows are read by key, and the parts of the key.
@@ -181,7 +181,7 @@ impl DueRows {
         )
     }
 
-    /// Why polls are expensive, and the statement that creates the index for it; `None` if there is one.
+    /// Returns why polls are expensive, and the statement that creates the index for it; `None` if there is one.
     pub fn missing_index(&self) -> Option<(String, String)> {
         let names = |more: &[&String]| {
             let columns = self.partition.iter().map(|column| &column.name);
@@ -220,7 +220,7 @@ impl DueRows {
         Some((reason, create(names(&more))))
     }
 
-    /// SQL for the values of all slots as text, a column for each column of the partition.
+    /// Returns SQL for the values of all slots as text, a column for each column of the partition.
     pub fn slots_sql(&self) -> String {
         let values: Vec<String> = (self.partition.iter())
             .map(|column| canonical_key_sql(std::slice::from_ref(column), "t0"))
@@ -251,8 +251,8 @@ impl DueRows {
         )
     }
 
-    /// SQL for those of the slots in `$1, $2, …`, an array of texts for each column, that have a due row from the moment in the
-    /// last array on: the number of the slot from 1, and the seconds since its first such row was due.
+    /// Returns SQL for those of the slots in `$1, $2, …`, an array of texts for each column, that have a due row from the
+    /// moment in the last array on: the number of the slot from 1, and the seconds since its first such row was due.
     pub fn poll_sql(&self) -> String {
         let columns = self.partition.len();
         let names = (0..columns).map(|number| format!("p{number}"));
@@ -274,8 +274,8 @@ impl DueRows {
         )
     }
 
-    /// SQL for the seconds until the first row of a slot is due, negative if one is; null if none will be. Its parameters are
-    /// the values of the slot as text.
+    /// Returns SQL for the seconds until the first row of a slot is due, negative if one is; null if none will be. Its
+    /// parameters are the values of the slot as text.
     pub fn earliest_sql(&self) -> String {
         let due = self.due_sql("t0");
         let mut conditions = self.of_slot_sql(|number| format!("${}::text", number + 1));
@@ -291,7 +291,8 @@ impl DueRows {
         )
     }
 
-    /// SQL that reschedules rows, each only if its due moment is still the given one and no other transaction has locked it.
+    /// Returns SQL that reschedules rows, each only if its due moment is still the given one and no other transaction has
+    /// locked it.
     ///
     /// Its parameters are arrays with an item for each row: the parts of the key; the due moment; the seconds until the next
     /// attempt, null for a row that is done; the number of attempts; the first due moment; why the attempt failed; the id and
@@ -374,8 +375,8 @@ impl DueRows {
         )
     }
 
-    /// The parts of [`Self::settle_sql`] that write what is known of attempts. None of them joins two parts of the statement:
-    /// PostgreSQL does not know how many rows those have, and would compare each with each.
+    /// Returns the parts of [`Self::settle_sql`] that write what is known of attempts. None of them joins two parts of the
+    /// statement: PostgreSQL does not know how many rows those have, and would compare each with each.
     fn records_sql(&self) -> String {
         let name = literal(&self.dispatch);
         format!(
@@ -393,8 +394,9 @@ impl DueRows {
         )
     }
 
-    /// Rows as a part of `with`: the parts of their keys, then `columns` by name and type, all of them arrays that are parameters,
-    /// and the number of the row from 1. The names have a space, so that an expression of users names none of them.
+    /// Returns rows as a part of `with`: the parts of their keys, then `columns` by name and type, all of them arrays that
+    /// are parameters, and the number of the row from 1. The names have a space, so that an expression of users names none of
+    /// them.
     fn wanted_sql(&self, columns: &[(&str, &str)]) -> String {
         let mut arrays: Vec<String> = Vec::new();
         let mut names: Vec<String> = Vec::new();
@@ -413,7 +415,7 @@ impl DueRows {
         )
     }
 
-    /// The moment at which a row of the table `own` is due again.
+    /// Returns the moment at which a row of the table `own` is due again.
     fn next_sql(&self, own: &str, is_plain: bool) -> String {
         let (due_type, delay) = (self.due_type, "\"larder w\".\"larder delay\"");
         let (now, due) = (
@@ -450,9 +452,9 @@ impl DueRows {
         format!("case when {delay} is null then ({next})::{of_type} else ({retry})::{of_type} end")
     }
 
-    /// SQL that gives rows their former due moments back, unless another transaction has locked them. Its parameters are arrays:
-    /// the parts of the keys, the present moments and the former ones. It returns the numbers, from 1, of rows that still have
-    /// the present moment.
+    /// Returns SQL that gives rows their former due moments back, unless another transaction has locked them. Its parameters
+    /// are arrays: the parts of the keys, the present moments and the former ones. It returns the numbers, from 1, of rows
+    /// that still have the present moment.
     pub fn restore_sql(&self) -> String {
         let moment = format!("text[]::{}[]", self.due_type.sql_type());
         let keys = self.resource.key.columns.iter();
@@ -473,7 +475,7 @@ impl DueRows {
         )
     }
 
-    /// SQL that deletes what is known of attempts for rows that have another due moment by now, or are gone.
+    /// Returns SQL that deletes what is known of attempts for rows that have another due moment by now, or are gone.
     pub fn housekeeping_sql(&self) -> String {
         let columns = &self.resource.key.columns;
         let same = columns.iter().enumerate().map(|(number, column)| {
@@ -495,7 +497,7 @@ impl DueRows {
         format!("{alias}.{}", identifier(&self.due))
     }
 
-    /// Conditions: row `t0` is of the slot whose values are the texts that `text` gives by number.
+    /// Returns conditions: row `t0` is of the slot whose values are the texts that `text` gives by number.
     fn of_slot_sql(&self, text: impl Fn(usize) -> String) -> Vec<String> {
         let columns = self.partition.iter().enumerate();
         let conditions = columns.map(|(number, column)| {
@@ -505,7 +507,7 @@ impl DueRows {
         conditions.collect()
     }
 
-    /// Conditions: row `t0` has a key, exists for larder, and is not stuck.
+    /// Returns conditions: row `t0` has a key, exists for larder, and is not stuck.
     fn exists_sql(&self) -> Vec<String> {
         let columns = &self.resource.key.columns;
         let named = columns
@@ -524,7 +526,7 @@ impl DueRows {
         conditions
     }
 
-    /// A condition: the row called `alias` has the key of the row called `of` of the statement.
+    /// Returns a condition: the row called `alias` has the key of the row called `of` of the statement.
     fn is_key_sql(&self, alias: &str, of: &str) -> String {
         let columns = self.resource.key.columns.iter().enumerate();
         let same = columns.map(|(number, column)| {

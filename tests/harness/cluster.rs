@@ -18,8 +18,10 @@ use uuid::Uuid;
 
 use crate::harness::reachable_directory;
 
-/// For many tests at once, without durability; workers of subscriptions start without delay.
-const SETTINGS: [(&str, &str); 8] = [
+/// For many tests at once, without durability; workers of subscriptions start without delay. Autovacuum looks at each of
+/// hundreds of databases in the time between two of its runs.
+const SETTINGS: [(&str, &str); 9] = [
+    ("autovacuum_naptime", "10min"),
     ("max_connections", "300"),
     ("fsync", "off"),
     ("wal_level", "logical"),

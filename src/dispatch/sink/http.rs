@@ -144,7 +144,7 @@ fn read_keys(path: &Path) -> Result<Vec<SigningKey>, String> {
     Ok(keys)
 }
 
-/// The causes of an error, without the URL, which may contain a password.
+/// Returns the causes of an error, without the URL, which may contain a password.
 fn told(error: reqwest::Error) -> String {
     let error = anyhow::Error::from(error.without_url());
     format!("{error:#}")
@@ -166,7 +166,7 @@ async fn answer(response: reqwest::Response) -> Answer {
     }
 }
 
-/// The seconds of `Retry-After`. A date is not obeyed: the clocks may differ.
+/// Reads the seconds of `Retry-After`. A date is not obeyed: the clocks may differ.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: u64 = headers
         .get(RETRY_AFTER)?
@@ -181,8 +181,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// What some programs begin a text with; readers of JSON may ignore it (RFC 8259, section 8.1).
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What a response to a request that succeeded names in `{"failed":[{"id":…,"error":…}]}`. Any other body names nothing; one
-/// that breaks off might have named rows.
+/// Reads what a response to a request that succeeded names in `{"failed":[{"id":…,"error":…}]}`. Any other body names
+/// nothing; one that breaks off might have named rows.
 async fn read_failed(mut response: reqwest::Response) -> Answer {
     let mut body = Vec::new();
     loop {

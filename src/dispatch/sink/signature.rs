@@ -61,7 +61,7 @@ impl SigningKey {
         pair.map(Self::Ed25519).map_err(|_| SecretError)
     }
 
-    /// The signature of a request: `v1,…` or `v1a,…`.
+    /// Makes the signature of a request: `v1,…` or `v1a,…`.
     fn sign(&self, content: &[u8]) -> String {
         match self {
             Self::Hmac(key) => format!("v1,{}", STANDARD.encode(hmac::sign(key, content))),
@@ -70,7 +70,8 @@ impl SigningKey {
     }
 }
 
-/// The value of `webhook-signature`: a signature by each key, separated by spaces. `timestamp` is in seconds since 1970.
+/// Makes the value of `webhook-signature`: a signature by each key, separated by spaces. `timestamp` is in seconds since
+/// 1970.
 pub(super) fn signatures(keys: &[SigningKey], id: &str, timestamp: u64, body: &[u8]) -> String {
     let mut content = format!("{id}.{timestamp}.").into_bytes();
     content.extend_from_slice(body);

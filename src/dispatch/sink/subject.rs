@@ -41,7 +41,7 @@ impl Subject {
         }
     }
 
-    /// The members of rows that it names.
+    /// Returns the members of rows that it names.
     pub(crate) fn members(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
             Part::Member(name) => Some(name.as_str()),
@@ -49,7 +49,7 @@ impl Subject {
         })
     }
 
-    /// The subjects of all rows as a subscription names them.
+    /// Returns the subjects of all rows as a subscription names them.
     pub(crate) fn wildcard(&self) -> String {
         let filled = self.filled(|_| Ok("*".to_owned())).unwrap_or_default();
         let tokens = filled.split('.');
@@ -58,7 +58,7 @@ impl Subject {
         tokens.collect::<Vec<_>>().join(".")
     }
 
-    /// The subject of the row in `element`.
+    /// Makes the subject of the row in `element`.
     ///
     /// # Errors
     /// Why the values of the row are no tokens.

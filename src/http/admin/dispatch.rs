@@ -40,7 +40,7 @@ struct StatusPage {
     dispatches: Vec<DispatchStatus>,
 }
 
-/// The admin address of `larder dispatch`.
+/// Creates the router of the admin address of `larder dispatch`.
 pub fn router(admin: DispatchAdmin) -> Router {
     let router = dashboard::add_to(Router::new(), &dashboard::DISPATCH_PAGE)
         .route("/readyz", get(readyz))
