@@ -174,7 +174,9 @@ async fn status_tells_responses_version_and_what_is_wrong() {
     })
     .await;
     assert_eq!(changed["resource"], "items");
-    larder.execute("alter table tag rename to label").await;
+    larder
+        .execute("alter table tag drop constraint tag_pkey")
+        .await;
     let fault = eventually("the fault", async || {
         let status = larder.admin("/status").await.json();
         let faults = status["faults"].as_array().unwrap().clone();

@@ -105,8 +105,13 @@ fn things(table: &'static TableColumns, pieces: &'static TableColumns) -> Vec<Do
 }
 
 async fn testbed() -> FreshnessTestbed {
+    testbed_with(&[]).await
+}
+
+/// Makes a testbed whose larder has further settings.
+async fn testbed_with(overrides: &[(&str, &str)]) -> FreshnessTestbed {
     let mut testbed = FreshnessTestbed::without_larder(&format!("{SCHEMA}{ROWS}{TABLES}")).await;
-    testbed.add(CONFIG, things(&THING, &PIECE), &[]).await;
+    testbed.add(CONFIG, things(&THING, &PIECE), overrides).await;
     testbed.warm().await;
     testbed
 }
@@ -243,7 +248,8 @@ pub(crate) async fn what_was_replaced_is_right_and_trusted_late() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
-    let mut testbed = testbed().await;
+    // A request for a table that is not there waits for it for so long.
+    let mut testbed = testbed_with(&[("request_timeout", "1s")]).await;
     for (what, why, away, back) in [
         (
             "the table renamed",
