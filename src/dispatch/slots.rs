@@ -44,7 +44,7 @@ impl Beginning {
         };
     }
 
-    /// Returns whether it is time to do it again. `pause_min` is the shortest pause.
+    /// Returns whether the pause since the last beginning is over. `pause_min` is the shortest pause.
     pub(super) fn is_over(&self, pause_min: Duration) -> bool {
         let pause = (self.took * ANEW_FACTOR).clamp(pause_min.min(ANEW_MAX), ANEW_MAX);
         self.at.is_none_or(|at| at.elapsed() >= pause)

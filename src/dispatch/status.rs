@@ -127,7 +127,7 @@ impl Dispatch {
         self.is_gone.load(Ordering::Relaxed)
     }
 
-    /// Reads how the dispatch is.
+    /// Reads the state of the dispatch.
     pub async fn status(&self) -> DispatchStatus {
         let name = self.name();
         let delivered = self.delivered();

@@ -140,7 +140,7 @@ async fn missing_privileges_are_told_with_their_grants() {
     owner.execute(&update).await;
     assert_eq!(run(&once).await.0, 0);
     assert_eq!(owner.sink.rows().len(), 180);
-    // Privileges on columns do not include the system columns, which tell of locks.
+    // Privileges on columns suffice; they do not include the system columns.
     let columns = "select string_agg(quote_ident(attname), ', ') from pg_attribute \
                    where attrelid = 'subscriber'::regclass and attnum > 0";
     let columns: String = owner.value(columns).await;

@@ -248,7 +248,7 @@ pub(crate) async fn what_was_replaced_is_right_and_trusted_late() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_resource_that_does_not_fit_is_unavailable_until_it_fits() {
-    // A request for a table that is not there waits for it for so long.
+    // A request for a missing table waits for it until this timeout.
     let mut testbed = testbed_with(&[("request_timeout", "1s")]).await;
     for (what, why, away, back) in [
         (

@@ -18,8 +18,8 @@ use uuid::Uuid;
 
 use crate::harness::reachable_directory;
 
-/// For many tests at once, without durability; workers of subscriptions start without delay. Autovacuum looks at each of
-/// hundreds of databases in the time between two of its runs.
+/// For many tests at once, without durability; workers of subscriptions start without delay. Autovacuum visits each
+/// database once in its naptime, and a run has hundreds of them.
 const SETTINGS: [(&str, &str); 9] = [
     ("autovacuum_naptime", "10min"),
     ("max_connections", "300"),

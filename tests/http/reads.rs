@@ -170,7 +170,7 @@ async fn statement_timeout_is_504() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn resource_whose_table_is_renamed_is_503_until_it_is_back() {
-    // A request for a table that is not there waits for it for so long.
+    // A request for a missing table waits for it until this timeout.
     let brief = [("request_timeout", "1s")];
     let url = TestCluster::database().await.url;
     execute(&url, SCHEMA).await;
