@@ -152,7 +152,16 @@ async fn an_overtaken_load_and_its_successor_share_a_statement() {
         .await;
     };
     let generation = async || larder.admin("/explain/items/1").await.json()["generation"].clone();
+    // The one connection is taken before the first load may wait.
+    let busy = async || {
+        eventually("busy", async || {
+            (batches(&larder).await == (1, 1)).then_some(())
+        })
+        .await;
+    };
     let second = async {
+        // Before, the key that waits may be that of `busy`.
+        busy().await;
         waiting(1).await;
         let before = generation().await;
         larder
@@ -168,13 +177,8 @@ async fn an_overtaken_load_and_its_successor_share_a_statement() {
         };
         tokio::join!(larder.get("/items/1"), release).0
     };
-    // The one connection is taken before the first load may wait.
     let first = async {
-        eventually("busy", async || {
-            let taken = batches(&larder).await == (1, 1);
-            taken.then_some(())
-        })
-        .await;
+        busy().await;
         larder.get("/items/1").await
     };
     let (_, first, second) = tokio::join!(larder.get("/busy/1"), first, second);
