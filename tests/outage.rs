@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -12,6 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection, PgConnection, raw_sql};
 use tempfile::TempDir;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::time::Instant;
 
 use crate::harness::cluster::{TestCluster, start_postgres};

@@ -3,8 +3,8 @@
 mod roles;
 
 use axum::http::{Method, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use tempfile::TempDir;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::eventually;

@@ -116,7 +116,7 @@ async fn rows_of_a_killed_process_are_sent_by_another() {
 /// PostgreSQL does not answer yet.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stopped_process_loses_its_slot_and_begins_no_request() {
-    use fault_proxy::{FaultProxy, NetworkFault};
+    use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
     let (sink, mut requests) = TestSink::holding(|number| number < 2).await;
     let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 2";
@@ -231,7 +231,7 @@ async fn a_process_that_is_stopped_in_the_middle_of_a_match_sends_none_of_it() {
 /// It can't hear that its session has ended.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_process_that_is_cut_off_loses_its_slot() {
-    use fault_proxy::{FaultProxy, NetworkFault};
+    use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
     let (sink, mut requests) = TestSink::holding(|number| number == 0).await;
     let toml = subscribers("interval = '1day'\ntakeover = '1s'") + "rows = 1\nconcurrency = 1";
@@ -260,7 +260,7 @@ async fn a_process_that_is_cut_off_loses_its_slot() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgresql_is_waited_for_at_the_start() {
-    use fault_proxy::{FaultProxy, NetworkFault};
+    use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
     let toml = subscribers("interval = '1day'");
     let mut bed = Bed::new(SUBSCRIBERS, &toml, TestSink::start().await).await;

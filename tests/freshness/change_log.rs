@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use fault_proxy::{FaultProxy, NetworkFault};
 use sqlx::postgres::PgListener;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::sync::watch;
 use tokio::time::timeout;
 

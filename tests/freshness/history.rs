@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use fault_proxy::{FaultProxy, NetworkFault};
 use larder::source::embedded::Embedded;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::{TestCluster, start_postgres};

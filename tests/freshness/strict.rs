@@ -1,8 +1,8 @@
 //! Strict reads: `Cache-Control: no-cache` makes an answer reflect all that had committed when the request arrived.
 
 use axum::http::{Method, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::future::join_all;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
 use crate::freshness::testbed::is_hit;
 use crate::harness::cluster::{TestCluster, has_statement_statistics, start_postgres};

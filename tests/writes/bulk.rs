@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::{HeaderValue, Method, Request, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::stream::{self, StreamExt};
 use http_body_util::BodyExt;
 use larder::server::Peer;
 use serde_json::{Value, json};
 use sqlx::{Connection, PgConnection};
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tower::ServiceExt;
 
 use crate::harness::cluster::TestCluster;

@@ -19,8 +19,8 @@ mod transactions;
 use std::str::FromStr;
 use std::time::Duration;
 
-use fault_proxy::NetworkFault;
 use nix::sys::signal::Signal;
+use testkit::fault_proxy::NetworkFault;
 
 use crate::harness::testbed::Testbed;
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use fault_proxy::{FaultProxy, NetworkFault};
 use larder::clock::Boottime;
 use nix::sys::signal::Signal;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 

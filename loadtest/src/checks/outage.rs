@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use fault_proxy::NetworkFault;
 use larder::clock::Boottime;
+use testkit::fault_proxy::NetworkFault;
 
 use crate::checks::stale;
 use crate::checks::stale::report::print_violations;

@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::ensure;
-use fault_proxy::{FaultProxy, NetworkFault};
 use larder::clock::Boottime;
 use nix::sys::signal::Signal;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinSet;
 

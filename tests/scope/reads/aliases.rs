@@ -1,8 +1,8 @@
 //! Aliases of documents that have owners.
 
 use axum::http::{Method, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use serde_json::json;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
 use super::{Client, RESOURCES, SCHEMA, config, customer, larder, learned, staff};
 use crate::harness::cluster::TestCluster;

@@ -1,8 +1,8 @@
 //! Reads while PostgreSQL is out of reach.
 
 use axum::http::{Method, StatusCode};
-use fault_proxy::{FaultProxy, NetworkFault};
 use futures_util::future::join_all;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::time::Instant;
 
 use super::{Client, RESOURCES, SCHEMA, config, customer, learned, staff};

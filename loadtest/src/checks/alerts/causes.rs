@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use fault_proxy::NetworkFault;
+use testkit::fault_proxy::NetworkFault;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 

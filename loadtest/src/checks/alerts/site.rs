@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-use fault_proxy::FaultProxy;
+use testkit::fault_proxy::FaultProxy;
 use tokio::time::Instant;
 
 use crate::checks::alerts::prometheus::Prometheus;

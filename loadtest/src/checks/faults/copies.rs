@@ -4,8 +4,8 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, ensure};
-use fault_proxy::NetworkFault;
 use larder::clock::Boottime;
+use testkit::fault_proxy::NetworkFault;
 
 use crate::harness::testbed::Testbed;
 use crate::workload::history::TransactionEnd;

@@ -1,8 +1,8 @@
 //! larder's change log edited by hand, before larder has read what is in it.
 
 use anyhow::{Context, ensure};
-use fault_proxy::NetworkFault;
 use nix::sys::signal::Signal;
+use testkit::fault_proxy::NetworkFault;
 
 use crate::harness::testbed::Testbed;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fault_proxy::{FaultProxy, NetworkFault};
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 
 use crate::harness::testbed::Testbed;
 

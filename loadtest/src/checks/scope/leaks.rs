@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use fault_proxy::{FaultProxy, NetworkFault};
 use nix::sys::signal::Signal;
 use serde_json::json;
+use testkit::fault_proxy::{FaultProxy, NetworkFault};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
