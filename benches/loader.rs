@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, ensure};
 use criterion::{Criterion, Throughput};
+use fastrand::Rng;
 use larder::clock::Boottime;
 use larder::config::Config;
 use larder::resource::Resource;
@@ -23,11 +24,8 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::sync::mpsc;
 
 mod postgres;
-#[path = "../tests/harness/rng.rs"]
-mod rng;
 
 use crate::postgres::{DEMO, with_postgres};
-use crate::rng::SeededRng;
 
 const DEPTS: u32 = 10_000;
 
@@ -62,7 +60,7 @@ fn measure(runtime: &Runtime, url: &str) -> anyhow::Result<()> {
         loader.follow(Some(identity));
         anyhow::Ok((resource, loader, record))
     })?;
-    let mut rng = SeededRng(42);
+    let mut rng = Rng::with_seed(42);
     let mut group = criterion.benchmark_group("documents");
     for keys in [1, 16, 256] {
         group.throughput(Throughput::Elements(keys));
@@ -111,12 +109,12 @@ async fn load(
     loader: &Loader,
     resource: &Arc<Resource>,
     keys: u64,
-    rng: &mut SeededRng,
+    rng: &mut Rng,
 ) -> anyhow::Result<()> {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     for _ in 0..keys {
         let sender = sender.clone();
-        let key = 1 + rng.below(DEPTS as usize);
+        let key = 1 + rng.usize(..DEPTS as usize);
         loader.load(Load {
             resource: Arc::clone(resource),
             key: key.to_string().into(),

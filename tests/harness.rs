@@ -10,7 +10,6 @@ pub(crate) mod cluster;
 pub(crate) mod larder_process;
 pub(crate) mod programs;
 pub(crate) mod raw_http;
-pub(crate) mod rng;
 pub(crate) mod service;
 pub(crate) mod swapping_pooler;
 pub(crate) mod table_locks;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Output;
 
 use axum::http::StatusCode;
+use fastrand::Rng;
 use larder::config::Config;
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -13,7 +14,6 @@ use crate::database_encodings::database_of;
 use crate::harness::cluster::{TestCluster, TestRole};
 use crate::harness::larder_process::{LarderProcess, run, stderr, stdout};
 use crate::harness::raw_http::fetch;
-use crate::harness::rng::SeededRng;
 use crate::harness::service::execute;
 
 const SHOP: &str = "
@@ -394,7 +394,7 @@ struct DrawnTable {
 }
 
 /// Tables with keys, foreign keys, indexes, types and names at random.
-fn draw_tables(rng: &mut SeededRng, count: usize) -> String {
+fn draw_tables(rng: &mut Rng, count: usize) -> String {
     const TYPES: [&str; 9] = [
         "int",
         "text",
@@ -409,40 +409,40 @@ fn draw_tables(rng: &mut SeededRng, count: usize) -> String {
     let mut sql = String::new();
     let mut drawn: Vec<DrawnTable> = Vec::new();
     for number in 0..count {
-        let key = TYPES[rng.below(8)];
+        let key = TYPES[rng.usize(..8)];
         let mut name = format!("t{number}");
         let mut parts = vec![format!("id {key} not null unique")];
-        for column in 0..rng.below(4) {
-            let (ty, null) = (TYPES[rng.below(9)], ["", " not null"][rng.below(2)]);
+        for column in 0..rng.usize(..4) {
+            let (ty, null) = (TYPES[rng.usize(..9)], ["", " not null"][rng.usize(..2)]);
             parts.push(format!("c{column} {ty}{null}"));
         }
         let mut foreign: Vec<String> = Vec::new();
-        for _ in 0..rng.below(4).min(number) {
-            let target = &drawn[rng.below(number)];
+        for _ in 0..rng.usize(..4).min(number) {
+            let target = &drawn[rng.usize(..number)];
             let column = format!("{}_id", target.name);
             if foreign.contains(&column) {
                 continue;
             }
             // A column that is unique and may be null is refused as what a lookup references.
-            let null = ["", " not null", " not null", " not null unique"][rng.below(4)];
-            let action = ["", " on delete cascade"][rng.below(2)];
+            let null = ["", " not null", " not null", " not null unique"][rng.usize(..4)];
+            let action = ["", " on delete cascade"][rng.usize(..2)];
             let (other, ty) = (&target.name, target.key);
             parts.push(format!(
                 "{column} {ty}{null} references {other} (id){action}"
             ));
-            if rng.below(3) == 0 {
+            if rng.usize(..3) == 0 {
                 name = format!("{other}_{number}");
             }
             foreign.push(column);
         }
-        let primary = match (rng.below(4), foreign.as_slice()) {
+        let primary = match (rng.usize(..4), foreign.as_slice()) {
             (0, [one, ..]) => format!("{one}, id"),
             (1, [one, two, ..]) => format!("{one}, {two}"),
             _ => "id".to_owned(),
         };
         parts.push(format!("primary key ({primary})"));
         sql.push_str(&format!("create table {name} ({});\n", parts.join(", ")));
-        for column in foreign.iter().filter(|_| rng.below(2) == 0) {
+        for column in foreign.iter().filter(|_| rng.usize(..2) == 0) {
             sql.push_str(&format!("create index on {name} ({column});\n"));
         }
         drawn.push(DrawnTable { name, key });
@@ -453,7 +453,7 @@ fn draw_tables(rng: &mut SeededRng, count: usize) -> String {
 /// All that is offered can be taken, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn drawn_databases_are_served() {
-    let mut rng = SeededRng(31);
+    let mut rng = Rng::with_seed(31);
     for _ in 0..4 {
         let url = TestCluster::database().await.url;
         let sql = draw_tables(&mut rng, 25);

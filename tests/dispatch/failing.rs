@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use axum::http::HeaderValue;
 use axum::http::header::RETRY_AFTER;
+use fastrand::Rng;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -13,7 +14,6 @@ use super::processes::Dispatching;
 use super::sink::{Answer, TestSink};
 use super::{Bed, SUBSCRIBERS, subscribers};
 use crate::harness::eventually;
-use crate::harness::rng::SeededRng;
 
 /// How much is known of failures.
 const FAILURES: &str =
@@ -81,13 +81,13 @@ async fn a_sink_that_wants_a_pause_gets_it_and_then_all_rows_at_their_first_atte
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_fail_at_random_are_all_delivered_in_the_end() {
-    let rng = Mutex::new(SeededRng(7));
+    let rng = Mutex::new(Rng::with_seed(7));
     let taken = std::sync::Arc::new(Mutex::new(HashMap::<String, usize>::new()));
     let takes = std::sync::Arc::clone(&taken);
     let sink = TestSink::answering(move |_, one| {
         let mut failed = Vec::new();
         for element in one.elements() {
-            if rng.lock().unwrap().below(10) == 0 {
+            if rng.lock().unwrap().usize(..10) == 0 {
                 failed.push(json!({"id": element["id"], "error": "bad luck"}));
             } else {
                 let id = element["id"].as_str().unwrap().to_owned();

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use fastrand::Rng;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::time::{Instant, sleep};
 
@@ -10,7 +11,6 @@ use super::Bed;
 use super::deliveries::{COUNT, Deliveries, JOBS, jobs};
 use super::processes::Dispatching;
 use super::sink::TestSink;
-use crate::harness::rng::SeededRng;
 
 /// How long the application works on the rows.
 const LOAD: Duration = Duration::from_secs(4);
@@ -33,9 +33,9 @@ async fn run_transactions(
         .execute(&mut connection)
         .await
         .unwrap();
-    let (mut rng, mut waits) = (SeededRng(seed), Vec::new());
+    let (mut rng, mut waits) = (Rng::with_seed(seed), Vec::new());
     while !is_over.load(Ordering::Relaxed) {
-        let mut ids = [(); STATEMENTS].map(|()| 1 + rng.below(COUNT) as i32);
+        let mut ids = [(); STATEMENTS].map(|()| 1 + rng.usize(..COUNT) as i32);
         ids.sort_unstable_by(|one, other| other.cmp(one));
         let mut transaction = connection.begin().await.unwrap();
         for id in ids {

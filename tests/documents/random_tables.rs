@@ -5,11 +5,11 @@ pub(crate) mod values;
 
 use std::fmt::Write as _;
 
+use fastrand::Rng;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
 use crate::documents::random_tables::values::{RandomColumnType, TYPES, setup};
 use crate::harness::cluster::{TestCluster, TestRole};
-use crate::harness::rng::SeededRng;
 use crate::harness::service::{TestService, execute};
 
 const SEED: u64 = 0x2545_f491_4f6c_dd1d;
@@ -40,7 +40,7 @@ struct RandomTable {
 impl RandomTable {
     /// A table of some columns, with others below it. Every type is in some table of a round.
     fn draw(
-        rng: &mut SeededRng,
+        rng: &mut Rng,
         types: &mut Vec<&'static RandomColumnType>,
         table: String,
         depth: usize,
@@ -49,29 +49,29 @@ impl RandomTable {
             .map(|_| {
                 types
                     .pop()
-                    .unwrap_or_else(|| &TYPES[rng.below(TYPES.len())])
+                    .unwrap_or_else(|| &TYPES[rng.usize(..TYPES.len())])
             })
             .collect();
         let virtuals = TestCluster::version() >= 18;
         let mut generated = Vec::new();
         let mut fields: Vec<(char, usize, String)> = Vec::new();
         for (number, column) in columns.iter().enumerate() {
-            let name = format!("{}{number}", NAMES[rng.below(NAMES.len())]);
-            fields.insert(rng.below(fields.len() + 1), ('c', number, name));
-            if rng.below(3) == 0 {
+            let name = format!("{}{number}", NAMES[rng.usize(..NAMES.len())]);
+            fields.insert(rng.usize(..fields.len() + 1), ('c', number, name));
+            if rng.usize(..3) == 0 {
                 // What is virtual has a built-in type.
-                let stored = column.is_of_user() || !virtuals || rng.below(2) == 0;
+                let stored = column.is_of_user() || !virtuals || rng.usize(..2) == 0;
                 generated.push((number, stored));
                 fields.push(('g', number, format!("made of {number}")));
             }
         }
         let sortable = (0..columns.len()).filter(|&number| columns[number].sortable);
         let order_by = sortable
-            .filter(|_| rng.below(3) == 0)
+            .filter(|_| rng.usize(..3) == 0)
             .map(|number| format!("c{number}"))
             .collect();
-        let mut below = |kind: &str, rng: &mut SeededRng| -> Vec<Self> {
-            let count = if depth == 0 { 0 } else { 1 + rng.below(2) };
+        let mut below = |kind: &str, rng: &mut Rng| -> Vec<Self> {
+            let count = if depth == 0 { 0 } else { 1 + rng.usize(..2) };
             (0..count)
                 .map(|number| {
                     let table = format!("{table}_{kind}{number}");
@@ -98,7 +98,7 @@ impl RandomTable {
     }
 
     /// Creates the table and those below it, and fills them; `uppers` rows are above it.
-    fn create(&self, rng: &mut SeededRng, rows: usize, uppers: usize, sql: &mut String) {
+    fn create(&self, rng: &mut Rng, rows: usize, uppers: usize, sql: &mut String) {
         let table = &self.table;
         write!(sql, "create table {table} (id int primary key, up int").unwrap();
         for (number, column) in self.columns.iter().enumerate() {
@@ -127,15 +127,15 @@ impl RandomTable {
         for row in 0..rows {
             let id = rows - row;
             let separator = if row == 0 { "" } else { ", " };
-            write!(sql, "{separator}({id}, {}", 1 + rng.below(uppers)).unwrap();
+            write!(sql, "{separator}({id}, {}", 1 + rng.usize(..uppers)).unwrap();
             for column in &self.columns {
-                match rng.below(7) {
+                match rng.usize(..7) {
                     0 => sql.push_str(", null"),
                     _ => write!(sql, ", {}", column.draw(rng)).unwrap(),
                 }
             }
             for _ in &self.lookups {
-                write!(sql, ", {}", 1 + rng.below(rows)).unwrap();
+                write!(sql, ", {}", 1 + rng.usize(..rows)).unwrap();
             }
             sql.push(')');
         }
@@ -258,7 +258,7 @@ fn difference(found: &str, expected: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_postgresqls_own_json() {
-    let mut rng = SeededRng(SEED);
+    let mut rng = Rng::with_seed(SEED);
     let mut sql = setup();
     let mut toml = String::new();
     let mut drawn = Vec::new();

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
+use fastrand::Rng;
 use larder::config::Config;
 use larder::resource::body::{Scratch, WriteMode, merge_patch, rows_of};
 use larder::resource::resolve::resolve;
@@ -13,7 +14,6 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::documents::random_tables::values::{TYPES, setup};
 use crate::harness::cluster::TestCluster;
-use crate::harness::rng::SeededRng;
 use crate::harness::service::{TestService, execute};
 
 const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -23,7 +23,7 @@ const CONFIG: &str = "[[resource]]\nname = 'roots'\ntable = 'roots'\ntiers = []\
                       [[resource.children]]\nname = 'leaves'\ntable = 'leaves'\n";
 
 /// Both tables have a column of every type.
-fn tables(rng: &mut SeededRng) -> String {
+fn tables(rng: &mut Rng) -> String {
     let mut sql = setup();
     for (table, link, rows) in [
         ("roots", "", ROOTS),
@@ -41,10 +41,10 @@ fn tables(rng: &mut SeededRng) -> String {
         for id in 1..=rows {
             write!(sql, "insert into {table} values ({id}").unwrap();
             if !link.is_empty() {
-                write!(sql, ", {}", 1 + rng.below(ROOTS)).unwrap();
+                write!(sql, ", {}", 1 + rng.usize(..ROOTS)).unwrap();
             }
             for column in &TYPES {
-                match rng.below(7) {
+                match rng.usize(..7) {
                     0 => sql.push_str(", null"),
                     _ => write!(sql, ", {}", column.draw(rng)).unwrap(),
                 }
@@ -100,7 +100,7 @@ fn inserts(writable: &Writable, rows: &Rows) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_document_is_a_body_of_the_same_rows() {
     let database = TestCluster::database().await;
-    execute(&database.url, &tables(&mut SeededRng(SEED))).await;
+    execute(&database.url, &tables(&mut Rng::with_seed(SEED))).await;
     let larder = TestService::start_on(&database.url, CONFIG, &[]).await;
     let mut connection = PgConnection::connect(&larder.url).await.unwrap();
     let writable = writable(&mut connection, &larder.url, CONFIG)

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use fastrand::Rng;
 use sqlx::{AssertSqlSafe, PgConnection};
 
 use crate::documents::oracle;
 use crate::documents::shapes::documented;
 use crate::freshness::testbed::FreshnessTestbed;
-use crate::harness::rng::SeededRng;
 
 const SEED: u64 = 0x1a2d_e12b_ad5e_ed01;
 const STATEMENTS: usize = 400;
@@ -59,32 +59,31 @@ const TEMPLATES: [&str; 40] = [
     "update entry set account = (select no from account order by random() limit 1), sum = #9",
 ];
 
-impl SeededRng {
-    fn statement(&mut self) -> String {
-        let mut statement = String::new();
-        let mut rest = TEMPLATES[self.below(TEMPLATES.len())];
-        while let Some(at) = rest.find(['#', '@']) {
-            statement.push_str(&rest[..at]);
-            let place = &rest[at + 1..];
-            let length = if rest.starts_with('@') || rest[at..].starts_with('@') {
-                1
-            } else {
-                place
-                    .find(|c: char| !c.is_ascii_digit())
-                    .unwrap_or(place.len())
-            };
-            statement.push_str(&match &place[..length] {
-                "b" => ["'a,b'", "'50%'", "'plain'", "'%2C'"][self.below(4)].to_owned(),
-                "p" => format!(
-                    "'{}0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
-                    ["a", "b", "c"][self.below(3)]
-                ),
-                bound => self.below(bound.parse().unwrap()).to_string(),
-            });
-            rest = &place[length..];
-        }
-        statement + rest
+/// Draws a statement from the templates.
+fn draw_statement(rng: &mut Rng) -> String {
+    let mut statement = String::new();
+    let mut rest = TEMPLATES[rng.usize(..TEMPLATES.len())];
+    while let Some(at) = rest.find(['#', '@']) {
+        statement.push_str(&rest[..at]);
+        let place = &rest[at + 1..];
+        let length = if rest.starts_with('@') || rest[at..].starts_with('@') {
+            1
+        } else {
+            place
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(place.len())
+        };
+        statement.push_str(&match &place[..length] {
+            "b" => ["'a,b'", "'50%'", "'plain'", "'%2C'"][rng.usize(..4)].to_owned(),
+            "p" => format!(
+                "'{}0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'",
+                ["a", "b", "c"][rng.usize(..3)]
+            ),
+            bound => rng.usize(..bound.parse::<usize>().unwrap()).to_string(),
+        });
+        rest = &place[length..];
     }
+    statement + rest
 }
 
 /// One of the two clients that write.
@@ -102,20 +101,20 @@ impl RandomClient {
     }
 
     /// Ends or begins a transaction every few statements; one that fails is rolled back.
-    async fn act(&mut self, rng: &mut SeededRng) -> bool {
-        match rng.below(6) {
-            0 if self.in_transaction => self.end(rng.below(4) > 0).await,
+    async fn act(&mut self, rng: &mut Rng) -> bool {
+        match rng.usize(..6) {
+            0 if self.in_transaction => self.end(rng.usize(..4) > 0).await,
             0 | 1 if !self.in_transaction => self.in_transaction = self.run("begin").await,
             2 if self.in_transaction => {
                 self.run("savepoint s").await;
-                let statement = rng.statement();
-                if !self.run(&statement).await || rng.below(2) == 0 {
+                let statement = draw_statement(rng);
+                if !self.run(&statement).await || rng.usize(..2) == 0 {
                     self.run("rollback to s").await;
                 }
             }
             _ => {}
         }
-        let done = self.run(&rng.statement()).await;
+        let done = self.run(&draw_statement(rng)).await;
         if !done && self.in_transaction {
             self.end(false).await;
         }
@@ -131,7 +130,7 @@ impl RandomClient {
 #[tokio::test(flavor = "multi_thread")]
 async fn documents_are_right_after_random_changes_by_two_clients() {
     let mut testbed = FreshnessTestbed::start_with(&[("feed.keys_per_statement", "6")]).await;
-    let mut rng = SeededRng(SEED);
+    let mut rng = Rng::with_seed(SEED);
     let mut clients = Vec::new();
     for _ in 0..2 {
         let mut client = RandomClient {
@@ -153,9 +152,9 @@ async fn documents_are_right_after_random_changes_by_two_clients() {
         let read = AtomicUsize::new(0);
         let service = &testbed.larders[0].service;
         let reading = async {
-            let mut rng = SeededRng(SEED ^ u64::try_from(round).unwrap());
+            let mut rng = Rng::with_seed(SEED ^ u64::try_from(round).unwrap());
             while !ended.load(Ordering::SeqCst) {
-                let answer = service.get(&paths[rng.below(paths.len())]).await;
+                let answer = service.get(&paths[rng.usize(..paths.len())]).await;
                 assert!(answer.status == 200 || answer.status == 404, "{answer:?}");
                 read.fetch_add(1, Ordering::SeqCst);
                 tokio::task::yield_now().await;
@@ -163,7 +162,7 @@ async fn documents_are_right_after_random_changes_by_two_clients() {
         };
         let writing = async {
             for _ in 0..STATEMENTS_PER_ROUND {
-                let client = &mut clients[rng.below(2)];
+                let client = &mut clients[rng.usize(..2)];
                 done += usize::from(client.act(&mut rng).await);
             }
             for client in &mut clients {

@@ -84,7 +84,7 @@ fn free_values(draw: &mut StepGenerator<'_>, upper: &str) -> Option<(usize, usiz
 
 /// A row of a new table, within the values of its bound.
 fn row(draw: &mut StepGenerator<'_>, family: char, (from, to): (usize, usize)) -> String {
-    let value = from + draw.rng.below(to - from);
+    let value = from + draw.rng.usize(..to - from);
     let by_key = draw
         .plan
         .family(family)
@@ -377,7 +377,7 @@ pub(super) fn column(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let top = draw.target(prefix).replace("_v", "");
     let number = draw.number;
-    let sql = match draw.rng.below(6) {
+    let sql = match draw.rng.usize(..6) {
         0 => format!("alter table {top} add column x{number} int default {number}"),
         1 => format!("alter table {top} rename column v to v{number}"),
         2 => format!("alter table {top} alter column v type text using 'text ' || v::text"),
@@ -392,7 +392,7 @@ pub(super) fn column(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 
 pub(super) fn enum_value(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let number = draw.number;
-    let sql = match draw.rng.below(3) {
+    let sql = match draw.rng.usize(..3) {
         0 => format!("alter type kinds.mood add value 'mood{number}'"),
         1 => format!("alter type kinds.mood rename value 'calm' to 'calm{number}'"),
         _ => format!("alter type kinds.mood rename value 'wild' to 'wild{number}'"),
@@ -408,7 +408,7 @@ pub(super) fn primary_key(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
         .map(|table| table.name.clone())
         .collect();
     let table = draw.one_of(&names)?.clone();
-    let columns = ["id", "part, id", "id, part", "label, id"][draw.rng.below(4)];
+    let columns = ["id", "part, id", "id, part", "label, id"][draw.rng.usize(..4)];
     let sql =
         format!("alter table {table} drop constraint {table}_pkey, add primary key ({columns})");
     at_once(draw, "primary key", sql)
@@ -433,7 +433,7 @@ pub(super) fn quick_pair(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
     let number = draw.number;
-    let (there, back) = match draw.rng.below(4) {
+    let (there, back) = match draw.rng.usize(..4) {
         0 => (
             format!("add column x{number} int default {number}"),
             format!("drop column x{number}"),
@@ -463,7 +463,7 @@ pub(super) fn quick_pair(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 pub(super) fn storage(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
-    let sql = match draw.rng.below(8) {
+    let sql = match draw.rng.usize(..8) {
         0 => format!("vacuum full {table}"),
         1 => format!("cluster {table} using {table}_pkey"),
         2 => format!("reindex table {table}"),
@@ -494,7 +494,7 @@ pub(super) fn publication(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let prefix = draw.family().prefix;
     let table = draw.target(prefix).replace("_v", "");
     let number = draw.number;
-    let sql = match draw.rng.below(5) {
+    let sql = match draw.rng.usize(..5) {
         0 | 1 => "create publication everything for all tables".to_owned(),
         2 => format!("create publication p{number} for table {table}"),
         3 => format!("alter table {table} replica identity full"),

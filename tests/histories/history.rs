@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use fastrand::Rng;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::harness::cluster::{TestCluster, TestRole};
-use crate::harness::rng::SeededRng;
 use crate::harness::service::{TestService, execute};
 use crate::histories::client::{BackgroundWriter, UserSession};
 use crate::histories::comparison::Comparison;
@@ -34,7 +34,7 @@ pub(super) struct HistoryResult {
 
 struct HistoryRun {
     plan: Plan,
-    rng: SeededRng,
+    rng: Rng,
     role: TestRole,
     main: UserSession,
     twin: UserSession,
@@ -52,10 +52,7 @@ struct HistoryRun {
 
 /// Draws and runs the history of `seed`, without the kinds of steps in `without`.
 pub(super) async fn run(seed: u64, without: &[String]) -> HistoryResult {
-    let mut rng = SeededRng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    for _ in 0..8 {
-        rng.bits();
-    }
+    let mut rng = Rng::with_seed(seed);
     let plan = Plan::draw(&mut rng, without);
     let mut history = HistoryRun::create(plan, rng).await;
     let result = history.live(without).await;
@@ -73,7 +70,7 @@ pub(super) async fn run(seed: u64, without: &[String]) -> HistoryResult {
 }
 
 impl HistoryRun {
-    async fn create(plan: Plan, rng: SeededRng) -> Self {
+    async fn create(plan: Plan, rng: Rng) -> Self {
         let (main_url, twin_url) = (
             TestCluster::database().await.url,
             TestCluster::database().await.url,
@@ -124,7 +121,7 @@ impl HistoryRun {
         }
         self.start(TempDir::new().unwrap()).await?;
         self.settle().await?;
-        for number in 1..=12 + self.rng.below(9) {
+        for number in 1..=12 + self.rng.usize(..9) {
             let step = self.draw(number, |draw| draw.step(without)).await;
             let pending = Duration::from_millis(step.pending_ms);
             if step.while_down && !self.fits().await {

@@ -1,6 +1,6 @@
 //! Settings of role and database that change what an unprepared session reads, or keep it from reading at all.
 
-use crate::harness::rng::SeededRng;
+use fastrand::Rng;
 
 /// Settings of larder's role.
 const OF_ROLE: [&str; 38] = [
@@ -83,10 +83,10 @@ pub(super) const OF_ORACLE: &str = "set default_transaction_read_only = off; set
     set transform_null_equals = off; set row_security = on; set temp_file_limit = -1; \
     set jit = off";
 
-fn choose(rng: &mut SeededRng, from: &[&str], at_most: usize) -> Vec<String> {
+fn choose(rng: &mut Rng, from: &[&str], at_most: usize) -> Vec<String> {
     let mut drawn: Vec<String> = Vec::new();
-    for _ in 0..rng.below(at_most + 1) {
-        let setting = from[rng.below(from.len())];
+    for _ in 0..rng.usize(..at_most + 1) {
+        let setting = from[rng.usize(..from.len())];
         let name = setting.split(' ').next();
         if drawn.iter().all(|other| other.split(' ').next() != name) {
             drawn.push(setting.to_owned());
@@ -95,14 +95,14 @@ fn choose(rng: &mut SeededRng, from: &[&str], at_most: usize) -> Vec<String> {
     drawn
 }
 
-pub(super) fn of_role(rng: &mut SeededRng, policies: bool) -> Vec<String> {
+pub(super) fn of_role(rng: &mut Rng, policies: bool) -> Vec<String> {
     let mut drawn = choose(rng, &OF_ROLE, 6);
-    if !policies && rng.below(4) == 0 {
+    if !policies && rng.usize(..4) == 0 {
         drawn.extend(choose(rng, &OF_SUPERUSER, 2));
     }
     drawn
 }
 
-pub(super) fn of_database(rng: &mut SeededRng) -> Vec<String> {
+pub(super) fn of_database(rng: &mut Rng) -> Vec<String> {
     choose(rng, &OF_DATABASE, 2)
 }

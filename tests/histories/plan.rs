@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use fastrand::Rng;
+
 use crate::harness::cluster::TestCluster;
-use crate::harness::rng::SeededRng;
 use crate::histories::hostile_settings;
 
 /// Keys and parts are below it.
@@ -126,12 +127,12 @@ pub(super) fn id_text(id_type: &str, n: usize) -> String {
 
 impl TableFamily {
     fn draw(
-        rng: &mut SeededRng,
+        rng: &mut Rng,
         prefix: char,
         columns: Vec<(&'static str, String)>,
         without: &[String],
     ) -> Self {
-        let form = match (rng.below(8), prefix) {
+        let form = match (rng.usize(..8), prefix) {
             (0, _) => Form::Plain,
             (1 | 2, _) => Form::Inherited,
             (3 | 4, _) | (7, 'l') => Form::PartitionedByKey,
@@ -141,8 +142,8 @@ impl TableFamily {
             _ => Form::Partitioned,
         };
         let id_type = match (prefix, form) {
-            ('r', Form::PartitionedByKey) => ID_TYPES[rng.below(2)],
-            ('r', _) => ID_TYPES[rng.below(ID_TYPES.len())],
+            ('r', Form::PartitionedByKey) => ID_TYPES[rng.usize(..2)],
+            ('r', _) => ID_TYPES[rng.usize(..ID_TYPES.len())],
             _ => "int",
         };
         let has_newest = TestCluster::version() >= 18;
@@ -153,7 +154,7 @@ impl TableFamily {
             columns,
             members: Vec::new(),
             only_top: is_in(without, ANCESTORS),
-            beside: match rng.below(8) {
+            beside: match rng.usize(..8) {
                 0 => ", made int generated always as (part * 2) stored",
                 1 if has_newest => ", made int generated always as (part * 2) virtual",
                 2 if has_newest => ", check (part < 0) not enforced",
@@ -163,7 +164,7 @@ impl TableFamily {
             },
             sql: String::new(),
         };
-        let depth = 1 + rng.below(3);
+        let depth = 1 + rng.usize(..3);
         family.top();
         match form {
             Form::Plain => {}
@@ -220,20 +221,20 @@ impl TableFamily {
     }
 
     /// Heirs, up to `depth` levels of them, some with two parents.
-    fn heirs(&mut self, rng: &mut SeededRng, depth: usize) {
+    fn heirs(&mut self, rng: &mut Rng, depth: usize) {
         for level in 0..depth {
-            let count = 1 + rng.below(2);
+            let count = 1 + rng.usize(..2);
             let uppers = self.members.len();
             for _ in 0..count {
                 let mut parents = self.members[if level == 0 {
                     0
                 } else {
-                    1 + rng.below(uppers - 1)
+                    1 + rng.usize(..uppers - 1)
                 }]
                 .0
                 .clone();
-                let other = &self.members[rng.below(uppers)].0;
-                if level > 0 && *other != parents && !other.ends_with('0') && rng.below(4) == 0 {
+                let other = &self.members[rng.usize(..uppers)].0;
+                if level > 0 && *other != parents && !other.ends_with('0') && rng.usize(..4) == 0 {
                     parents = format!("{parents}, {other}");
                 }
                 let name = self.add(true);
@@ -249,7 +250,7 @@ impl TableFamily {
     /// Partitions of `upper` for the values of `span`, `depth` levels of them at most.
     fn parts(
         &mut self,
-        rng: &mut SeededRng,
+        rng: &mut Rng,
         upper: &str,
         list: bool,
         depth: usize,
@@ -257,9 +258,9 @@ impl TableFamily {
     ) {
         let by = self.partition_column();
         let (low, high) = span;
-        let pieces = 2 + rng.below(2);
+        let pieces = 2 + rng.usize(..2);
         // Some values have no partition yet.
-        let covered = high - rng.below(2) * ((high - low) / 5);
+        let covered = high - rng.usize(..2) * ((high - low) / 5);
         let width = (covered - low).div_ceil(pieces);
         for piece in 0..pieces {
             let (from, to) = (
@@ -269,7 +270,7 @@ impl TableFamily {
             if from >= to {
                 continue;
             }
-            let deeper = depth > 1 && to - from >= 6 && rng.below(3) > 0;
+            let deeper = depth > 1 && to - from >= 6 && rng.usize(..3) > 0;
             let name = self.add(!deeper);
             let bound = bound(list, from, to);
             write!(
@@ -278,7 +279,7 @@ impl TableFamily {
             )
             .unwrap();
             if deeper {
-                let list = rng.below(2) == 0;
+                let list = rng.usize(..2) == 0;
                 let strategy = if list { "list" } else { "range" };
                 writeln!(self.sql, " partition by {strategy} ({by});").unwrap();
                 self.parts(rng, &name, list, depth - 1, (from, to));
@@ -291,7 +292,7 @@ impl TableFamily {
     }
 
     /// A member that can be a resource's table, a child's or a lookup's.
-    fn followed(&self, rng: &mut SeededRng) -> String {
+    fn followed(&self, rng: &mut Rng) -> String {
         if self.only_top {
             return self.members[0].0.clone();
         }
@@ -301,7 +302,7 @@ impl TableFamily {
             .filter(|(_, leaf)| *leaf || self.form != Form::KeyedLeaves)
             .map(|(name, _)| name.as_str())
             .collect();
-        keyed[rng.below(keyed.len())].to_owned()
+        keyed[rng.usize(..keyed.len())].to_owned()
     }
 }
 
@@ -349,8 +350,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) fn draw(rng: &mut SeededRng, without: &[String]) -> Self {
-        let value = |rng: &mut SeededRng| ("v", VALUES[rng.below(VALUES.len())].0.to_owned());
+    pub(super) fn draw(rng: &mut Rng, without: &[String]) -> Self {
+        let value = |rng: &mut Rng| ("v", VALUES[rng.usize(..VALUES.len())].0.to_owned());
         let mut columns = vec![("ref", "int".to_owned()), value(rng)];
         let roots = TableFamily::draw(rng, 'r', columns.clone(), without);
         columns.push(("up", roots.id_type.to_owned()));
@@ -360,15 +361,15 @@ impl Plan {
         let children = TableFamily::draw(rng, 'c', columns, without);
         let column = value(rng);
         let lookups = TableFamily::draw(rng, 'l', vec![column], without);
-        let policies = rng.below(4) == 0 && !is_in(without, POLICIES);
+        let policies = rng.usize(..4) == 0 && !is_in(without, POLICIES);
         let mut resources = Vec::new();
         for name in ["a", "b"] {
-            if name == "a" || rng.below(3) == 0 {
+            if name == "a" || rng.usize(..3) == 0 {
                 let families = [&roots, &children, &lookups];
                 resources.push(PlannedResource::draw(rng, name, families));
             }
         }
-        let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][rng.below(4)];
+        let tiers = ["'memory', 'disk'", "'memory', 'disk'", "'memory'", "'disk'"][rng.usize(..4)];
         let toml: Vec<String> = resources
             .iter()
             .map(|resource| resource.toml(tiers, policies))
@@ -378,17 +379,17 @@ impl Plan {
             resource.links(rng, &children, &mut sql);
         }
         let mut overrides = vec![("disk.linger", "10ms")];
-        match rng.below(4) {
+        match rng.usize(..4) {
             0 => overrides.push(("feed.keys_per_statement", "2")),
             1 => overrides.push(("feed.keys_per_statement", "10")),
             _ => {}
         }
-        if rng.below(5) == 0 && !is_in(without, POOLER) {
+        if rng.usize(..5) == 0 && !is_in(without, POOLER) {
             overrides.push(("database.pooler", "true"));
         }
         let mut of_role = hostile_settings::of_role(rng, policies);
         let mut of_database = hostile_settings::of_database(rng);
-        let subscribed = !policies && rng.below(5) == 0 && !is_in(without, SUBSCRIPTIONS);
+        let subscribed = !policies && rng.usize(..5) == 0 && !is_in(without, SUBSCRIPTIONS);
         if subscribed {
             // What replication applies may be read-only by default, but no trigger can write then.
             of_database.retain(|setting| !setting.contains("read_only"));
@@ -399,7 +400,7 @@ impl Plan {
         // Nobody could log in if what the trigger does were refused.
         let mut settings = of_role.iter().chain(&of_database);
         let has_login_trigger = TestCluster::version() >= 17
-            && rng.below(4) == 0
+            && rng.usize(..4) == 0
             && !is_in(without, LOGIN)
             && !settings.any(|setting| setting.contains("read_only"));
         Self {
@@ -422,7 +423,7 @@ impl Plan {
 }
 
 /// SQL that creates the tables of the families, with views of them.
-fn create_families(rng: &mut SeededRng, families: [&TableFamily; 3]) -> String {
+fn create_families(rng: &mut Rng, families: [&TableFamily; 3]) -> String {
     let mut sql =
         String::from("create schema kinds; create type kinds.mood as enum ('calm', 'wild');\n");
     if families
@@ -434,7 +435,7 @@ fn create_families(rng: &mut SeededRng, families: [&TableFamily; 3]) -> String {
     for family in families {
         sql.push_str(&family.sql);
         let top = &family.members[0].0;
-        let other = &family.members[rng.below(family.members.len())].0;
+        let other = &family.members[rng.usize(..family.members.len())].0;
         for of in [top, other] {
             let view =
                 format!("create or replace view {of}_v as select id, part, label from {of};");
@@ -446,24 +447,24 @@ fn create_families(rng: &mut SeededRng, families: [&TableFamily; 3]) -> String {
 
 impl PlannedResource {
     fn draw(
-        rng: &mut SeededRng,
+        rng: &mut Rng,
         name: &'static str,
         [roots, children, lookups]: [&TableFamily; 3],
     ) -> Self {
         let key = roots.key().to_vec();
-        let fields = (rng.below(4) == 0).then(|| {
+        let fields = (rng.usize(..4) == 0).then(|| {
             let mut fields = vec!["label", "id", "ref"];
-            fields.truncate(1 + rng.below(3));
+            fields.truncate(1 + rng.usize(..3));
             fields
         });
         // What is looked up has one column as its key.
-        let lookup = |rng: &mut SeededRng| {
-            (lookups.key().len() == 1 && rng.below(2) == 0).then(|| lookups.followed(rng))
+        let lookup = |rng: &mut Rng| {
+            (lookups.key().len() == 1 && rng.usize(..2) == 0).then(|| lookups.followed(rng))
         };
-        let child = (rng.below(3) > 0).then(|| PlannedChild {
+        let child = (rng.usize(..3) > 0).then(|| PlannedChild {
             table: children.followed(rng),
             foreign_key: ["up", "up_part"][..key.len()].to_vec(),
-            order_by: (rng.below(2) == 0).then(|| vec!["label", "id"]),
+            order_by: (rng.usize(..2) == 0).then(|| vec!["label", "id"]),
             lookup: lookup(rng),
         });
         Self {
@@ -520,15 +521,15 @@ impl PlannedResource {
     }
 
     /// Indexes by which passes join, and sometimes a foreign key.
-    fn links(&self, rng: &mut SeededRng, children: &TableFamily, sql: &mut String) {
+    fn links(&self, rng: &mut Rng, children: &TableFamily, sql: &mut String) {
         writeln!(sql, "create index on {} (ref);", self.table).unwrap();
         let Some(child) = &self.child else {
             return;
         };
         let columns = child.foreign_key.join(", ");
         writeln!(sql, "create index on {} ({columns});", child.table).unwrap();
-        if children.form == Form::Plain && rng.below(2) == 0 {
-            let is_enforced = TestCluster::version() < 18 || rng.below(2) != 0;
+        if children.form == Form::Plain && rng.usize(..2) == 0 {
+            let is_enforced = TestCluster::version() < 18 || rng.usize(..2) != 0;
             let enforced = if is_enforced { "" } else { " not enforced" };
             writeln!(
                 sql,

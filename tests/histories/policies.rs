@@ -14,8 +14,8 @@ pub(super) fn setup(role: &str) -> String {
 
 /// Whether a row is shown: by its own columns, and by all else that a policy can ask.
 fn condition(draw: &mut StepGenerator<'_>) -> String {
-    let part = draw.rng.below(60);
-    match draw.rng.below(9) {
+    let part = draw.rng.usize(..60);
+    match draw.rng.usize(..9) {
         0 => "true".to_owned(),
         1 => format!("part > {part}"),
         2 => format!("part % 3 <> {}", part % 3),
@@ -47,7 +47,7 @@ pub(super) fn policy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     } else {
         draw.one_of(&followed)?.clone()
     };
-    let name = ["p0", "p1", "p2"][draw.rng.below(3)];
+    let name = ["p0", "p1", "p2"][draw.rng.usize(..3)];
     let kind = if draw.once_in(3) {
         "restrictive"
     } else {
@@ -62,7 +62,7 @@ pub(super) fn policy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
         "alter table {table} enable row level security; alter table {table} force row level security"
     );
     let condition = condition(draw);
-    let sql = match draw.rng.below(8) {
+    let sql = match draw.rng.usize(..8) {
         0 => format!("alter table {table} disable row level security"),
         1 => format!("drop policy if exists {name} on {table}"),
         2 => format!("alter policy {name} on {table} using ({condition})"),
@@ -87,8 +87,8 @@ pub(super) fn ground(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     if !draw.plan.policies {
         return None;
     }
-    let (role, part) = (draw.role, draw.rng.below(60));
-    let sql = match draw.rng.below(8) {
+    let (role, part) = (draw.role, draw.rng.usize(..60));
+    let sql = match draw.rng.usize(..8) {
         0 => format!(
             "insert into perm values ({part}) on conflict (part) do update set until = null"
         ),

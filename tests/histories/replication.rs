@@ -70,7 +70,7 @@ pub(super) fn subscribe(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
         "create publication feed for table {tables} with (publish_via_partition_root = {via_root})"
     );
     let mut messages = vec![Message::Sql(sql)];
-    for _ in 0..draw.rng.below(3) {
+    for _ in 0..draw.rng.usize(..3) {
         messages.push(Message::Sql(rows::statement(draw)));
     }
     let copy = draw.once_in(2);
@@ -83,7 +83,7 @@ pub(super) fn publish(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     if draw.phase != Some(SubscriptionPhase::Active) {
         return None;
     }
-    let count = 1 + draw.rng.below(3);
+    let count = 1 + draw.rng.usize(..3);
     let messages = (0..count)
         .map(|_| Message::Sql(rows::statement(draw)))
         .collect();

@@ -12,7 +12,7 @@ pub(super) fn one(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 /// Several statements in a transaction, some of them rolled back.
 pub(super) fn transaction(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     let mut sql = String::from("begin; ");
-    for _ in 0..2 + draw.rng.below(3) {
+    for _ in 0..2 + draw.rng.usize(..3) {
         let kept = statement(draw);
         sql.push_str(&format!("{kept}; "));
         if draw.once_in(3) {
@@ -38,7 +38,7 @@ pub(super) fn copy(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
     // A view without a trigger accepts no such statement.
     let target = draw.target(prefix).replace("_v", "");
     let mut lines = String::new();
-    for _ in 0..1 + draw.rng.below(4) {
+    for _ in 0..1 + draw.rng.usize(..4) {
         let (id, part) = (draw.fresh_id(prefix), part(draw));
         lines.push_str(&format!("{id}\t{part}\tcopied{}\n", draw.number));
     }
@@ -156,19 +156,19 @@ pub(super) fn restart(draw: &mut StepGenerator<'_>) -> Option<HistoryStep> {
 
 /// A value of the partitioning column, if it is not the key.
 pub(super) fn part(draw: &mut StepGenerator<'_>) -> usize {
-    draw.rng.below(UNIVERSE)
+    draw.rng.usize(..UNIVERSE)
 }
 
 /// A condition that chooses rows.
 fn filter(draw: &mut StepGenerator<'_>, prefix: char) -> String {
-    match draw.rng.below(8) {
+    match draw.rng.usize(..8) {
         0 => "true".to_owned(),
         1 | 2 => {
             let from = part(draw);
             format!("part between {from} and {}", from + 10)
         }
         _ => {
-            let ids: Vec<String> = (0..1 + draw.rng.below(3))
+            let ids: Vec<String> = (0..1 + draw.rng.usize(..3))
                 .filter_map(|_| draw.known_id(prefix))
                 .collect();
             if ids.is_empty() {
@@ -184,7 +184,7 @@ fn filter(draw: &mut StepGenerator<'_>, prefix: char) -> String {
 pub(super) fn statement(draw: &mut StepGenerator<'_>) -> String {
     let prefix = draw.family().prefix;
     let target = draw.target(prefix);
-    match draw.rng.below(16) {
+    match draw.rng.usize(..16) {
         0..4 => insert(draw, prefix, &target),
         4..6 => link(draw, prefix, &target),
         6..8 => rekey(draw, prefix, &target),
@@ -238,7 +238,7 @@ pub(super) fn insert(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -
         _ => ", ref",
     };
     let mut values = Vec::new();
-    for _ in 0..1 + draw.rng.below(3) {
+    for _ in 0..1 + draw.rng.usize(..3) {
         let (id, part) = (draw.fresh_id(prefix), part(draw));
         let mut row = format!("'{id}', {part}, 'new{}'", draw.number);
         if extra.contains("ref") {
@@ -336,7 +336,7 @@ fn upsert(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
 fn merge(draw: &mut StepGenerator<'_>, prefix: char, target: &str) -> String {
     let target = target.replace("_v", "");
     let (known, fresh, part) = (draw.known_id(prefix), draw.fresh_id(prefix), part(draw));
-    let matched = match draw.rng.below(3) {
+    let matched = match draw.rng.usize(..3) {
         0 => "delete".to_owned(),
         1 => format!("update set label = 'merged{}'", draw.number),
         _ => format!("update set part = {part}"),

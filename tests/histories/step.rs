@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::harness::rng::SeededRng;
+use fastrand::Rng;
+
 use crate::histories::oracle::{DatabaseState, TableState};
 use crate::histories::plan::{Plan, TableFamily, UNIVERSE, id_text};
 use crate::histories::replication::SubscriptionPhase;
@@ -71,7 +72,7 @@ impl HistoryStep {
 
 /// What a random step is chosen with.
 pub(super) struct StepGenerator<'a> {
-    pub(super) rng: &'a mut SeededRng,
+    pub(super) rng: &'a mut Rng,
     pub(super) plan: &'a Plan,
     pub(super) state: &'a DatabaseState,
     /// Of larder's role, which owns the tables where policies are drawn.
@@ -145,7 +146,7 @@ impl<'a> StepGenerator<'a> {
     pub(super) fn step(&mut self, without: &[String]) -> HistoryStep {
         let total: usize = KINDS.iter().map(|kind| kind.weight).sum();
         loop {
-            let mut at = self.rng.below(total);
+            let mut at = self.rng.usize(..total);
             for kind in &KINDS {
                 if at < kind.weight {
                     if !without.iter().any(|name| name == kind.name)
@@ -162,16 +163,16 @@ impl<'a> StepGenerator<'a> {
 
     /// Once in so many times.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
-        self.rng.below(times) == 0
+        self.rng.usize(..times) == 0
     }
 
     pub(super) fn one_of<'t, T>(&mut self, of: &'t [T]) -> Option<&'t T> {
-        (!of.is_empty()).then(|| &of[self.rng.below(of.len())])
+        (!of.is_empty()).then(|| &of[self.rng.usize(..of.len())])
     }
 
     pub(super) fn family(&mut self) -> &'a TableFamily {
         // Roots change more often.
-        let number = [0, 0, 1, 1, 2][self.rng.below(5)];
+        let number = [0, 0, 1, 1, 2][self.rng.usize(..5)];
         &self.plan.families[number]
     }
 
@@ -190,10 +191,10 @@ impl<'a> StepGenerator<'a> {
             .iter()
             .map(|table| table.name.clone())
             .collect();
-        match self.rng.below(12) {
+        match self.rng.usize(..12) {
             0 => format!("{prefix}0_v"),
             1..4 => format!("{prefix}0"),
-            _ => names[self.rng.below(names.len())].clone(),
+            _ => names[self.rng.usize(..names.len())].clone(),
         }
     }
 
@@ -215,7 +216,7 @@ impl<'a> StepGenerator<'a> {
             .family(prefix)
             .map_or("int", |family| family.id_type);
         for _ in 0..200 {
-            let id = id_text(id_type, self.rng.below(UNIVERSE));
+            let id = id_text(id_type, self.rng.usize(..UNIVERSE));
             let tables = self.tables(prefix);
             let rows = tables.iter().flat_map(|table| &table.rows);
             if !rows

@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use fastrand::Rng;
 use larder::resource::catalogue::TableName;
 use larder::resource::key::{KeyColumn, KeyShape, KeyType};
 use larder::resource::link::{KeyMapping, Link};
@@ -11,7 +12,6 @@ use larder::resource::sql_type::SqlType;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row as _};
 
 use crate::harness::cluster::TestCluster;
-use crate::harness::rng::SeededRng;
 
 const VALUES: usize = 4_000;
 
@@ -151,15 +151,15 @@ async fn logged(
 }
 
 fn moments(key_type: KeyType, type_sql: &'static str) -> Drawn {
-    let mut rng = SeededRng(0x9e37_79b9);
+    let mut rng = Rng::with_seed(0x9e37_79b9);
     let mut texts: Vec<String> = ["infinity", "-infinity", "0", "-1", "1"]
         .map(str::to_owned)
         .into();
     // PostgreSQL's first and last microsecond, counted from 2000.
     texts.extend(["-211813488000000000", "9223371331199999999"].map(str::to_owned));
     while texts.len() < VALUES {
-        let bits = rng.bits();
-        let below = match rng.below(4) {
+        let bits = rng.u64(..);
+        let below = match rng.usize(..4) {
             0 => bits >> 1,
             1 => bits >> 8,
             2 => bits >> 20,
@@ -167,10 +167,10 @@ fn moments(key_type: KeyType, type_sql: &'static str) -> Drawn {
             _ => (bits >> 30) * 1_000_000,
         };
         let microseconds = below.min(9_223_371_331_199_999_999).cast_signed();
-        let sign = if rng.below(2) == 0 { 1 } else { -1 };
+        let sign = if rng.usize(..2) == 0 { 1 } else { -1 };
         let microseconds = (sign * microseconds).max(-211_813_488_000_000_000);
         texts.push(microseconds.to_string());
-        if rng.below(8) == 0 {
+        if rng.usize(..8) == 0 {
             texts.push(microseconds.to_string());
         }
     }
@@ -202,27 +202,27 @@ const INSTANT: &str = "case when t ~ 'inf' then t::timestamptz else (make_timest
     + make_interval(days => (t::int8 / 86400000000)::int4) \
     + make_interval(secs => (t::int8 % 86400000000)::float8 / 1000000)) at time zone 'UTC' end";
 
-fn addresses(rng: &mut SeededRng) -> Vec<String> {
+fn addresses(rng: &mut Rng) -> Vec<String> {
     let mut texts = Vec::new();
     while texts.len() < VALUES {
-        let address = if rng.below(3) == 0 {
-            Ipv4Addr::from_bits(rng.bits() as u32 & (u32::MAX << rng.below(32))).to_string()
+        let address = if rng.usize(..3) == 0 {
+            Ipv4Addr::from_bits(rng.u32(..) & (u32::MAX << rng.usize(..32))).to_string()
         } else {
             let mut words = [0; 8];
             for word in &mut words {
-                *word = [0, 0, 0, 1, 0xffff, rng.bits() as u16][rng.below(6)];
+                *word = [0, 0, 0, 1, 0xffff, rng.u16(..)][rng.usize(..6)];
             }
-            match rng.below(4) {
+            match rng.usize(..4) {
                 0 => words.map(|word| format!("{word:04X}")).join(":"),
                 1 => words.map(|word| format!("{word:x}")).join(":"),
                 _ => Ipv6Addr::from(words).to_string(),
             }
         };
         let bits = if address.contains(':') { 128 } else { 32 };
-        texts.push(match rng.below(3) {
+        texts.push(match rng.usize(..3) {
             0 => address,
             1 => format!("{address}/{bits}"),
-            _ => format!("{address}/{}", rng.below(bits + 1)),
+            _ => format!("{address}/{}", rng.usize(..bits + 1)),
         });
     }
     texts
@@ -257,7 +257,7 @@ async fn moments_are_equal_if_and_only_if_their_texts_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn addresses_are_equal_if_and_only_if_their_texts_are() {
-    let mut rng = SeededRng(0x51ab_1e5d);
+    let mut rng = Rng::with_seed(0x51ab_1e5d);
     let drawn = addresses(&mut rng);
     prove(plain(KeyType::Inet, "inet", drawn.clone())).await;
     prove(Drawn {
@@ -268,9 +268,9 @@ async fn addresses_are_equal_if_and_only_if_their_texts_are() {
     .await;
     let draw = |_| {
         let text: Vec<String> = (0..6)
-            .map(|_| format!("{:02x}", [0, 0xff, rng.bits() as u8][rng.below(3)]))
+            .map(|_| format!("{:02x}", [0, 0xff, rng.u8(..)][rng.usize(..3)]))
             .collect();
-        match rng.below(3) {
+        match rng.usize(..3) {
             0 => text.join("-"),
             1 => text.join(":").to_uppercase(),
             _ => text.join(":"),
@@ -282,12 +282,12 @@ async fn addresses_are_equal_if_and_only_if_their_texts_are() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn bytes_labels_and_booleans_are_equal_if_and_only_if_their_texts_are() {
-    let mut rng = SeededRng(0xb17e_5eed);
+    let mut rng = Rng::with_seed(0xb17e_5eed);
     let draw = |_| {
-        let bytes = 0..rng.below(7);
-        let byte = bytes.map(|_| [0, b'\\', b'x', b'0', rng.bits() as u8][rng.below(5)]);
+        let bytes = 0..rng.usize(..7);
+        let byte = bytes.map(|_| [0, b'\\', b'x', b'0', rng.u8(..)][rng.usize(..5)]);
         let text: String = byte.map(|byte| format!("{byte:02x}")).collect();
-        match rng.below(3) {
+        match rng.usize(..3) {
             0 => text.to_uppercase(),
             _ => text,
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::harness::rng::SeededRng;
+use fastrand::Rng;
 
 /// A column's type and the values that are drawn for it.
 pub(crate) struct RandomColumnType {
@@ -241,51 +241,51 @@ impl RandomColumnType {
     }
 
     /// SQL of a value.
-    pub(crate) fn draw(&self, rng: &mut SeededRng) -> String {
-        if rng.below(2) == 0 {
-            return self.extremes[rng.below(self.extremes.len())].to_owned();
+    pub(crate) fn draw(&self, rng: &mut Rng) -> String {
+        if rng.usize(..2) == 0 {
+            return self.extremes[rng.usize(..self.extremes.len())].to_owned();
         }
         match self.random {
-            Extreme => self.extremes[rng.below(self.extremes.len())].to_owned(),
+            Extreme => self.extremes[rng.usize(..self.extremes.len())].to_owned(),
             Integer(bits) => {
                 // As many short as long ones.
-                let kept = 1 + u32::try_from(rng.below(bits as usize)).unwrap();
-                let number = rng.bits().cast_signed() >> (64 - kept);
+                let kept = 1 + u32::try_from(rng.usize(..bits as usize)).unwrap();
+                let number = rng.u64(..).cast_signed() >> (64 - kept);
                 format!("'{number}'")
             }
             Digits => {
                 let mut digits = |count: usize| -> String {
                     (0..count)
-                        .map(|_| char::from(b'0' + rng.below(10) as u8 * rng.below(2) as u8))
+                        .map(|_| char::from(b'0' + rng.usize(..10) as u8 * rng.usize(..2) as u8))
                         .collect()
                 };
                 let (whole, fraction) = (digits(12), digits(9));
-                let length = rng.below(9);
+                let length = rng.usize(..9);
                 format!("-{whole}.{}", &fraction[..length])
             }
             Text => {
                 let mut text = String::from("E'");
-                for _ in 0..rng.below(40) {
-                    let character = match rng.below(4) {
-                        0 => 1 + rng.below(0x7f),
-                        1 => 0x80 + rng.below(0x700),
-                        2 => 0x1_0000 + rng.below(0x1000),
-                        _ => 0x20 + rng.below(0x5f),
+                for _ in 0..rng.usize(..40) {
+                    let character = match rng.usize(..4) {
+                        0 => 1 + rng.usize(..0x7f),
+                        1 => 0x80 + rng.usize(..0x700),
+                        2 => 0x1_0000 + rng.usize(..0x1000),
+                        _ => 0x20 + rng.usize(..0x5f),
                     };
                     write!(text, "\\U{character:08x}").unwrap();
                 }
                 text + "'"
             }
-            Uuid => format!("'{:016x}{:016x}'", rng.bits(), rng.bits()),
+            Uuid => format!("'{:016x}{:016x}'", rng.u64(..), rng.u64(..)),
             Day => format!(
                 "date '2000-01-01' + ({})",
-                rng.below(5_000_000) as i64 - 2_400_000
+                rng.usize(..5_000_000) as i64 - 2_400_000
             ),
             Microsecond => {
                 // Two hundred thousand years forth, six thousand back; some at whole seconds.
-                let second = rng.below(200_000_000) as i64 * 32_000 - 200_000_000_000;
-                let fraction = rng.below(1_000_000) * rng.below(2);
-                let second = if rng.below(2) == 0 {
+                let second = rng.usize(..200_000_000) as i64 * 32_000 - 200_000_000_000;
+                let fraction = rng.usize(..1_000_000) * rng.usize(..2);
+                let second = if rng.usize(..2) == 0 {
                     second
                 } else {
                     second / 5_000
@@ -297,8 +297,8 @@ impl RandomColumnType {
                 )
             }
             Bytes => {
-                let bytes: String = (0..rng.below(90))
-                    .map(|_| format!("{:02x}", rng.below(256)))
+                let bytes: String = (0..rng.usize(..90))
+                    .map(|_| format!("{:02x}", rng.usize(..256)))
                     .collect();
                 format!("'\\x{bytes}'")
             }
