@@ -3,6 +3,7 @@
 mod aliases;
 mod outage;
 mod own;
+mod work;
 
 use axum::http::{HeaderMap, Method};
 use serde_json::json;

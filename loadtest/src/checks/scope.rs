@@ -1,8 +1,8 @@
 //! `loadtest scope`: does anybody see, or learn of, documents that are not its own?
 //!
-//! Three parts, each of which can be left out: drawn schemas and requests that are compared with what SQL says
-//! (`differential`), many requests while owners change and PostgreSQL comes and goes (`leaks`), and how long the answers for
-//! documents of others take next to those for documents that do not exist (`timing`).
+//! Two parts, each of which can be left out: drawn schemas and requests that are compared with what SQL says
+//! (`differential`), and many requests while owners change and PostgreSQL comes and goes (`leaks`). That the time of an answer
+//! tells nothing is shown by the end-to-end tests: `tests/scope/reads/work.rs`.
 
 mod client;
 mod credentials;
@@ -10,7 +10,6 @@ mod differential;
 mod kinds;
 mod leaks;
 mod text;
-mod timing;
 
 use std::path::PathBuf;
 
@@ -25,9 +24,6 @@ pub(crate) struct ScopeArgs {
     /// Requests while owners change and PostgreSQL comes and goes; 0 leaves that out.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub(crate) requests: u64,
-    /// Requests of each kind whose times are compared; 0 leaves that out.
-    #[arg(long, value_name = "N", default_value_t = 3_000)]
-    pub(crate) timed: usize,
 }
 
 /// Whether nothing was seen, and everything was answered as SQL says.
@@ -39,9 +35,6 @@ pub(crate) async fn run(args: &ScopeArgs, binary: PathBuf, seed: u64) -> anyhow:
     }
     if args.requests > 0 {
         held &= leaks::run(args.requests, &binary, seed).await?;
-    }
-    if args.timed > 0 {
-        timing::run(args.timed, &binary, seed).await?;
     }
     Ok(held)
 }

@@ -32,7 +32,7 @@ async fn warmed_apart(overrides: &[(&str, &str)]) -> (TestService, FaultProxy, F
     (larder, feed, reads, url)
 }
 
-async fn warm(larder: &TestService) {
+pub(super) async fn warm(larder: &TestService) {
     for resource in ["orders", "memory", "disk"] {
         for key in [1, 2, 5, 6, 11] {
             staff().get(larder, &format!("/{resource}/{key}")).await;
@@ -47,7 +47,7 @@ async fn warm(larder: &TestService) {
     }
 }
 
-const LASTING: [(&str, &str); 3] = [
+pub(super) const LASTING: [(&str, &str); 3] = [
     ("feed.max_staleness", "60s"),
     ("feed.poll_interval", "20ms"),
     ("disk.linger", "1ms"),
