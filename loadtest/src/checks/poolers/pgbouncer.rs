@@ -13,9 +13,7 @@ use sqlx::{ConnectOptions, Connection};
 use tokio::process::{Child, Command};
 
 use crate::harness::await_listening;
-
-/// Where Debian installs it; only root's PATH has that directory.
-const BINARY: &str = "/usr/sbin/pgbouncer";
+use crate::harness::process::find_program;
 
 /// The user that it runs as where root starts it, since it refuses root.
 const UNPRIVILEGED: &str = "nobody";
@@ -124,7 +122,8 @@ fn spawn(file: &Path, directory: &Path) -> anyhow::Result<Child> {
         .create(true)
         .append(true)
         .open(directory.join("pgbouncer.log"))?;
-    let mut command = std::process::Command::new(BINARY);
+    let program = find_program("pgbouncer", "install pgbouncer")?;
+    let mut command = std::process::Command::new(program);
     command
         .arg(file)
         .stdin(Stdio::null())
@@ -138,6 +137,5 @@ fn spawn(file: &Path, directory: &Path) -> anyhow::Result<Child> {
         command.uid(user.uid.as_raw()).gid(user.gid.as_raw());
     }
     let mut command = Command::from(command);
-    let child = command.kill_on_drop(true).spawn();
-    child.with_context(|| format!("{BINARY} can't be run: install pgbouncer"))
+    Ok(command.kill_on_drop(true).spawn()?)
 }
