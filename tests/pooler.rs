@@ -257,8 +257,8 @@ async fn a_token_joins_no_load_with_an_older_snapshot() {
     let settings = [
         ("database.pooler", "true"),
         ("database.listen_url", url.as_str()),
-        ("feed.poll_interval", "20s"),
-        ("feed.max_staleness", "60s"),
+        ("feed.poll_interval", "5min"),
+        ("feed.max_staleness", "10min"),
         ("feed.notify", "false"),
     ];
     let larder = TestService::start_on(&pooler.url, CONFIG, &settings).await;

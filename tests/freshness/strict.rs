@@ -17,7 +17,7 @@ const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n\
     [[resource]]\nname = 'lax'\ntable = 'item'\nstrict_reads = false\n";
 
 /// Finds no change by itself for longer than a test takes.
-const SLEEPY: &str = "[feed]\nnotify = false\npoll_interval = '50s'\nmax_staleness = '99s'\n";
+const SLEEPY: &str = "[feed]\nnotify = false\npoll_interval = '5min'\nmax_staleness = '10min'\n";
 
 const STRICT: (&str, &str) = ("cache-control", "no-cache");
 const CACHED: (&str, &str) = ("cache-control", "only-if-cached");

@@ -13,7 +13,7 @@ const SCHEMA: &str = "create table item (id int primary key, label text); \
 const CONFIG: &str = "[[resource]]\nname = 'items'\ntable = 'item'\n";
 
 /// Finds no change by itself for longer than a test takes.
-const SLEEPY: &str = "[feed]\nnotify = false\npoll_interval = '50s'\nmax_staleness = '99s'\n";
+const SLEEPY: &str = "[feed]\nnotify = false\npoll_interval = '5min'\nmax_staleness = '10min'\n";
 
 async fn warm(larder: &TestService, path: &str) {
     eventually("a hit", async || {

@@ -195,8 +195,8 @@ async fn aliases_follow_the_table() {
 async fn what_tiers_do_not_know_yet_is_read_by_the_alias_and_not_kept() {
     let late = [
         ("feed.notify", "false"),
-        ("feed.poll_interval", "30s"),
-        ("feed.max_staleness", "60s"),
+        ("feed.poll_interval", "5min"),
+        ("feed.max_staleness", "10min"),
     ];
     let larder = larder(&late).await;
     let before = eventually("a hit", async || {

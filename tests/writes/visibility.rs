@@ -52,7 +52,7 @@ async fn what_a_users_trigger_writes_is_seen_too() {
 /// Without the wait for the pass, or without a pass for the write, a hit would show the document before the write.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_answer_waits_for_a_pass_of_its_own() {
-    let slow = "[feed]\nnotify = false\npoll_interval = '50s'\nmax_staleness = '99s'\n";
+    let slow = "[feed]\nnotify = false\npoll_interval = '5min'\nmax_staleness = '10min'\n";
     let config = "[[resource]]\nname = 'items'\ntable = 'item'\n";
     let schema =
         "create table item (id int primary key, label text); insert into item values (1, 'old')";

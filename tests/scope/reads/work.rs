@@ -23,7 +23,11 @@ use crate::harness::{eventually, reachable_directory};
 const KEYS: [u32; 4] = [5, 8, 11, 12];
 
 /// The feed's statements would stand between those of requests.
-const RARE_PASSES: [(&str, &str); 2] = [("feed.poll_interval", "20s"), ("feed.notify", "false")];
+const RARE_PASSES: [(&str, &str); 3] = [
+    ("feed.poll_interval", "5min"),
+    ("feed.max_staleness", "10min"),
+    ("feed.notify", "false"),
+];
 
 /// A lookup on disk takes at most 200 ms.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -99,7 +103,7 @@ async fn the_same_is_done_for_a_document_of_another_owner_as_for_an_absent_one()
     ];
     let postgres = start_postgres(base.path(), &settings).await;
     execute(postgres.url(), SCHEMA).await;
-    let settings = [&LASTING[..1], &LASTING[2..], &RARE_PASSES].concat();
+    let settings = [&LASTING[2..], &RARE_PASSES].concat();
     let larder = TestService::start_on(postgres.url(), &config(), &settings).await;
     warm(&larder).await;
     let mut log = StatementLog {
