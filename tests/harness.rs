@@ -16,7 +16,8 @@ pub(crate) mod table_locks;
 
 /// [`eventually`] fails after this time.
 const DEADLINE: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(250);
 
 /// A temporary directory that an unprivileged PostgreSQL can reach when root runs the tests.
 pub(crate) fn reachable_directory() -> TempDir {
@@ -27,14 +28,16 @@ pub(crate) fn reachable_directory() -> TempDir {
         .unwrap()
 }
 
-/// Calls `question` until it returns a value; `what` describes that for the failure.
+/// Calls `question` until it returns a value; `what` describes that for the failure. The pauses grow with the time that has
+/// passed, so that long waits cost the tests beside them little.
 pub(crate) async fn eventually<T>(what: &str, mut question: impl AsyncFnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + DEADLINE;
+    let began = Instant::now();
     loop {
         if let Some(answer) = question().await {
             return answer;
         }
-        assert!(Instant::now() < deadline, "still not: {what}");
-        sleep(POLL_INTERVAL).await;
+        let waited = began.elapsed();
+        assert!(waited < DEADLINE, "still not: {what}");
+        sleep((waited / 16).clamp(POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)).await;
     }
 }

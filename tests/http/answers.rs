@@ -128,7 +128,7 @@ async fn documents_that_can_not_be_read_are_left_out_and_named() {
         create table note (id bigint primary key, j jsonb);
         insert into note select n, to_jsonb(repeat('x', n)) from generate_series(1, 4) n;
         insert into note values (5, to_jsonb(repeat('x', 5000)));
-        insert into note select 6, jsonb_agg(('1e131071')::numeric) from generate_series(1, 9000);";
+        insert into note select 6, jsonb_agg('1e131071'::jsonb) from generate_series(1, 9000);";
     let config = "
         document_max = '4KiB'
         [[resource]]
@@ -175,7 +175,7 @@ async fn a_document_that_takes_too_long_is_left_out_and_named() {
     let schema = "
         create table note (id bigint primary key, j jsonb);
         insert into note select n, to_jsonb(n) from generate_series(1, 4) n;
-        insert into note select 5, jsonb_agg(('1e131071')::numeric) from generate_series(1, 1000);";
+        insert into note select 5, jsonb_agg('1e131071'::jsonb) from generate_series(1, 1000);";
     let config = "
         [database]
         statement_timeout = '1s'
