@@ -5,7 +5,7 @@
 //! and `replication` define; `client` runs them; `history` runs a whole history, on a database with larder and on its
 //! twin without; `oracle` reads what documents must be, and `comparison` compares.
 //!
-//! `LARDER_HISTORIES=2000` draws more of them, `LARDER_HISTORY=7` repeats one by its seed, and
+//! `LARDER_CASES=2000` draws more of them, `LARDER_HISTORY=7` repeats one by its seed, and
 //! `LARDER_HISTORIES_WITHOUT=attach,policy` leaves out kinds of steps and traits of plans: `step::KINDS` and
 //! `plan::TRAITS` name them.
 
@@ -33,7 +33,8 @@ use crate::histories::history::HistoryResult;
 use crate::histories::plan::TRAITS;
 use crate::histories::step::KINDS;
 
-const HISTORIES: u64 = 50;
+/// By default.
+const HISTORIES: u64 = 16;
 const AT_ONCE: usize = 6;
 /// Failures that are printed in full.
 const REPORTED_MAX: usize = 3;
@@ -57,7 +58,7 @@ async fn no_document_is_stale_after_random_histories() {
             "no kind of step is called {name}"
         );
     }
-    let count = words("LARDER_HISTORIES")
+    let count = words("LARDER_CASES")
         .first()
         .map_or(HISTORIES, |count| count.parse().unwrap());
     let seeds: Vec<u64> = match words("LARDER_HISTORY") {
