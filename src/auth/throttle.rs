@@ -24,8 +24,10 @@ const USER_INTERVAL: Duration = Duration::from_secs(10);
 const DELAY: Duration = Duration::from_secs(1);
 /// The most recent wrong passwords of one client, of all users together, that are told apart.
 const ADDRESS_BURST: u64 = 20;
-/// The most counts of each kind. Of more, those are dropped that would be forgotten first.
+/// The most counts of each kind. Of more, those are dropped that would be forgotten first, so many at a time: finding them
+/// takes a look at all counts.
 const COUNTS_MAX: usize = 1 << 14;
+const DROPPED_COUNTS: usize = COUNTS_MAX / 16;
 
 /// The recent wrong passwords.
 #[derive(Default)]
@@ -128,11 +130,15 @@ fn add(
     }
     if counts.len() >= COUNTS_MAX && !counts.contains_key(&key) {
         counts.retain(|_, at| *at > now);
-        let first = counts.iter().min_by_key(|(_, at)| **at);
-        if let Some(&first) = first.map(|(key, _)| key)
-            && counts.len() >= COUNTS_MAX
-        {
-            counts.remove(&first);
+        if counts.len() >= COUNTS_MAX {
+            let mut times: Vec<Count> = counts.values().copied().collect();
+            let (_, &mut last, _) = times.select_nth_unstable(DROPPED_COUNTS);
+            let mut left = DROPPED_COUNTS;
+            counts.retain(|_, at| {
+                let is_dropped = left > 0 && *at <= last;
+                left -= usize::from(is_dropped);
+                !is_dropped
+            });
         }
     }
     counts.insert(key, next);
