@@ -4,11 +4,12 @@ mod dashboard;
 
 use axum::http::{Method, StatusCode};
 use tempfile::TempDir;
+use testkit::http::Request;
 
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::larder_process::LarderProcess;
-use crate::harness::raw_http::{exchange, fetch, parse};
+use crate::harness::raw_http::{fetch, send};
 use crate::harness::service::{TestResponse, TestService, execute};
 
 const SCHEMA: &str = "
@@ -329,12 +330,9 @@ async fn log_level_changes_while_running() {
     std::fs::write(directory.path().join("larder.toml"), CONFIG).unwrap();
     let serving =
         LarderProcess::start(directory.path(), Some(&url), &["--log-level", "warn"]).await;
-    let put = async |filter: &[u8]| {
-        let head = format!(
-            "PUT /log-level HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n",
-            filter.len()
-        );
-        parse(&exchange(serving.admin, &[head.as_bytes(), filter].concat()).await)
+    let put = async |filter: &'static [u8]| {
+        let request = Request::new("PUT", "/log-level").with_body("text/plain", filter);
+        send(serving.admin, request).await
     };
     let level = async || fetch(serving.admin, "GET", "/log-level").await.body;
     assert_eq!(level().await, "warn\n");

@@ -127,6 +127,7 @@ async fn connect(
         .await
 }
 
+/// Over a plain stream: testkit's client has no TLS.
 async fn get_item(client: &mut TlsStream<TcpStream>) -> String {
     let request = b"GET /items/1 HTTP/1.1\r\nhost: localhost\r\n\r\n";
     client.write_all(request).await.unwrap();

@@ -4,14 +4,15 @@ use std::process::Stdio;
 
 use axum::http::StatusCode;
 use tempfile::TempDir;
+use testkit::http::Request;
 use tokio::io::AsyncWriteExt;
 
 use super::{ITEMS, KEY, MEMORY, RESOURCES, SCHEMA, basic};
 use crate::harness::cluster::TestCluster;
 use crate::harness::larder_process::{LarderProcess, command, run, stderr, stdout};
-use crate::harness::raw_http::{exchange, parse};
+use crate::harness::raw_http::{fetch, send};
 use crate::harness::reachable_directory;
-use crate::harness::service::{TestResponse, execute};
+use crate::harness::service::execute;
 
 const PASSWORD: &str = "correct horse battery staple";
 const SECRET: &str = "the-secret-of-tokens-in-its-file";
@@ -80,17 +81,6 @@ async fn addresses_beyond_loopback_without_auth_are_refused() {
     }
 }
 
-async fn send(serving: &LarderProcess, request: &str, headers: &str) -> TestResponse {
-    let request =
-        format!("{request} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n");
-    let address = if request.contains("admin") {
-        serving.admin
-    } else {
-        serving.listen
-    };
-    parse(&exchange(address, request.as_bytes()).await)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn purge_drops_documents_of_a_running_larder() {
     let directory = reachable_directory();
@@ -107,12 +97,12 @@ async fn purge_drops_documents_of_a_running_larder() {
         run(directory.path(), Some(&url), &args).await
     };
     for args in [&["items", "1"][..], &["items"]] {
-        send(&serving, "GET /items/1", "").await;
-        let hit = send(&serving, "GET /items/1", "").await;
+        fetch(serving.listen, "GET", "/items/1").await;
+        let hit = fetch(serving.listen, "GET", "/items/1").await;
         assert_eq!(hit.cache_status(), MEMORY);
         let purged = purge(args).await;
         assert_eq!(purged.status.code(), Some(0), "{purged:?}");
-        let missed = send(&serving, "GET /items/1", "").await;
+        let missed = fetch(serving.listen, "GET", "/items/1").await;
         assert_eq!(missed.cache_status(), MISS, "{args:?}");
     }
     for (args, why) in [
@@ -178,14 +168,16 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
     let serving = LarderProcess::start(directory.path(), Some(&url), &level).await;
     serving.ready().await;
 
-    let anna = format!("authorization: {}\r\n", basic("anna", PASSWORD));
-    let answer = send(&serving, "GET /closed/1", &anna).await;
+    let anna = basic("anna", PASSWORD);
+    let request = Request::get("/closed/1").with("authorization", &anna);
+    let answer = send(serving.listen, request).await;
     assert_eq!(
         answer.status,
         StatusCode::OK,
         "the printed hash is the password's"
     );
-    let signed = send(&serving, "POST /signin", &anna).await.json();
+    let request = Request::new("POST", "/signin").with("authorization", &anna);
+    let signed = send(serving.listen, request).await.json();
     let token = signed["token"].as_str().unwrap().to_owned();
     for credential in [
         format!("Bearer {token}"),
@@ -193,13 +185,14 @@ async fn no_secret_reaches_logs_status_metrics_or_the_dump() {
         format!("Bearer {SECRET}"),
         basic("anna", &format!("{PASSWORD}!")),
     ] {
-        let headers = format!("authorization: {credential}\r\n");
-        send(&serving, "GET /items/1", &headers).await;
+        let request = Request::get("/items/1").with("authorization", credential);
+        send(serving.listen, request).await;
     }
-    let operator = format!("authorization: Bearer {ADMIN_TOKEN}\r\n");
     let mut shown = String::new();
-    for path in ["/status?admin", "/metrics?admin"] {
-        let answer = send(&serving, &format!("GET {path}"), &operator).await;
+    for path in ["/status", "/metrics"] {
+        let operator = format!("Bearer {ADMIN_TOKEN}");
+        let request = Request::get(path).with("authorization", operator);
+        let answer = send(serving.admin, request).await;
         assert_eq!(answer.status, StatusCode::OK, "{answer:?}");
         shown += &answer.body;
     }

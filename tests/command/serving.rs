@@ -7,6 +7,7 @@ use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
+use testkit::http::{HttpConnection, Request};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::unix::pipe;
 use tokio::net::{TcpListener, TcpStream};
@@ -17,7 +18,7 @@ use super::{configured, value};
 use crate::harness::cluster::TestCluster;
 use crate::harness::eventually;
 use crate::harness::larder_process::{LarderProcess, run, stderr};
-use crate::harness::raw_http::{exchange, fetch, parse, read_all};
+use crate::harness::raw_http::{fetch, send};
 use crate::harness::service::execute;
 use crate::harness::table_locks::{lock_table, unlock};
 
@@ -58,12 +59,10 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     );
     let (_directory, url, mut serving) = start(&config).await;
     let holder = lock_table(&url, "item").await;
-    let mut streams = Vec::new();
+    let mut requests = Vec::new();
     for key in 1..=REQUESTS {
-        let mut stream = TcpStream::connect(serving.listen).await.unwrap();
-        let request = format!("GET /items/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        stream.write_all(request.as_bytes()).await.unwrap();
-        streams.push(stream);
+        let request = Request::get(format!("/items/{key}"));
+        requests.push(tokio::spawn(send(serving.listen, request)));
     }
     eventually("every request at PostgreSQL or before it", async || {
         let status = fetch(serving.admin, "GET", "/status").await.json();
@@ -73,8 +72,8 @@ async fn requests_in_flight_are_answered_after_sigterm() {
     serving.signal(Signal::SIGTERM);
     refuses_connections(&serving).await;
     unlock(holder).await;
-    for (index, mut stream) in streams.into_iter().enumerate() {
-        let answer = parse(&read_all(&mut stream).await);
+    for (index, request) in requests.into_iter().enumerate() {
+        let answer = request.await.unwrap();
         assert_eq!(answer.status, StatusCode::OK);
         assert_eq!(answer.json()["id"], index + 1);
     }
@@ -133,16 +132,10 @@ async fn the_log_says_why_what_is_on_disk_is_not_used() {
 async fn sigterm_is_announced_before_connections_are_refused() {
     let config = format!("shutdown_delay = '1h'\n{CONFIG}");
     let (_directory, _url, mut serving) = start(&config).await;
-    let request = b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut kept = TcpStream::connect(serving.listen).await.unwrap();
-    let ask = async |client: &mut TcpStream| {
-        client.write_all(request).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"}") {
-            assert_ne!(client.read_buf(&mut answer).await.unwrap(), 0);
-        }
-        let answer = parse(&answer);
-        assert_eq!(answer.status, StatusCode::OK);
+    let mut kept = HttpConnection::connect(serving.listen).await.unwrap();
+    let ask = async |client: &mut HttpConnection| {
+        let answer = client.get("/items/1").await.unwrap();
+        assert_eq!(answer.status, 200);
         assert!(!answer.headers.contains_key("connection"));
     };
     ask(&mut kept).await;
@@ -157,10 +150,10 @@ async fn sigterm_is_announced_before_connections_are_refused() {
     let metrics = fetch(serving.admin, "GET", "/metrics").await.body;
     assert!(metrics.contains("\nlarder_ready 0\n"), "{metrics}");
     ask(&mut kept).await;
-    ask(&mut TcpStream::connect(serving.listen).await.unwrap()).await;
+    ask(&mut HttpConnection::connect(serving.listen).await.unwrap()).await;
     // Another signal ends the wait, and not the drain.
     serving.signal(Signal::SIGTERM);
-    assert_eq!(read_all(&mut kept).await, b"");
+    kept.closed().await;
     assert_eq!(serving.ended().await.code(), Some(0));
 }
 
@@ -183,11 +176,7 @@ async fn a_second_signal_ends_it_at_once() {
     );
     let (_directory, url, mut serving) = start(&config).await;
     let _holder = lock_table(&url, "item").await;
-    let mut stream = TcpStream::connect(serving.listen).await.unwrap();
-    stream
-        .write_all(b"GET /items/1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        .await
-        .unwrap();
+    let _waiting = tokio::spawn(send(serving.listen, Request::get("/items/1")));
     eventually("the request at PostgreSQL", async || {
         let status = fetch(serving.admin, "GET", "/status").await.json();
         (status["resources"][0]["lookups"] == 1).then_some(())
@@ -361,11 +350,11 @@ async fn the_access_log_has_answers_and_no_secrets() {
     );
     let (_directory, _url, serving) = start(&config).await;
     for path in ["/items/1", "/items?limit=2&token=secret"] {
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: secret\r\nCookie: a=secret\r\n\
-             X-Forwarded-For: 192.0.2.1\r\nConnection: close\r\n\r\n"
-        );
-        exchange(serving.listen, request.as_bytes()).await;
+        let request = Request::get(path)
+            .with("x-api-key", "secret")
+            .with("cookie", "a=secret")
+            .with("x-forwarded-for", "192.0.2.1");
+        send(serving.listen, request).await;
     }
     assert_eq!(serving.terminate().await.code(), Some(0));
     let lines = std::fs::read_to_string(&file).unwrap();
@@ -462,10 +451,8 @@ async fn rate_limited_requests_have_retry_after() {
     );
     let (_directory, _url, serving) = start(&config).await;
     let ask = async |client: &str| {
-        let request = format!(
-            "GET /items/1 HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n\r\n"
-        );
-        parse(&exchange(serving.listen, request.as_bytes()).await)
+        let request = Request::get("/items/1").with("x-forwarded-for", client);
+        send(serving.listen, request).await
     };
     let mut refused = None;
     for _ in 0..30 {

@@ -3,6 +3,7 @@
 use std::process::Stdio;
 
 use nix::sys::signal::Signal;
+use testkit::http::Request;
 use tokio::io::AsyncReadExt;
 
 use super::processes::Dispatching;
@@ -11,7 +12,7 @@ use super::{Bed, SUBSCRIBERS, subscribers};
 use crate::harness::cluster::TestRole;
 use crate::harness::eventually;
 use crate::harness::larder_process::{self, command, stderr, stdout};
-use crate::harness::raw_http::{exchange, fetch, parse};
+use crate::harness::raw_http::{fetch, send};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_holds_for_all_processes_and_after_a_restart() {
@@ -287,12 +288,10 @@ async fn the_page_needs_no_token_and_what_it_shows_does() {
         let answer = fetch(dispatching.admin, method, path).await;
         assert_eq!(answer.status, 401, "{path}");
     }
-    let request = format!(
-        "GET /status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
-    );
+    let request = Request::get("/status").with("authorization", format!("Bearer {TOKEN}"));
     let status = eventually("all rows", async || {
-        let answer = exchange(dispatching.admin, request.as_bytes()).await;
-        let status = parse(&answer).json()["dispatches"][0].clone();
+        let answer = send(dispatching.admin, request.clone()).await;
+        let status = answer.json()["dispatches"][0].clone();
         (status["delivered"] == 180).then_some(status)
     })
     .await;

@@ -14,6 +14,7 @@ use larder::server::ServerConfig;
 use larder::state::StateLock;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tempfile::TempDir;
+use testkit::http::Answer;
 use tokio::runtime::Handle;
 use tower::{Service, ServiceExt};
 
@@ -38,6 +39,18 @@ pub(crate) struct TestResponse {
     /// Empty where it is no text.
     pub(crate) body: String,
     pub(crate) bytes: Vec<u8>,
+}
+
+impl From<Answer> for TestResponse {
+    fn from(answer: Answer) -> Self {
+        let bytes = answer.body.to_vec();
+        Self {
+            status: StatusCode::from_u16(answer.status).unwrap(),
+            headers: answer.headers,
+            body: String::from_utf8(bytes.clone()).unwrap_or_default(),
+            bytes,
+        }
+    }
 }
 
 impl TestResponse {

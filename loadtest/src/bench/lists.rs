@@ -5,13 +5,10 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::ensure;
-use tokio::time::{MissedTickBehavior, interval, timeout};
-
-use crate::harness::http::HttpConnection;
+use testkit::http::HttpConnection;
+use tokio::time::{MissedTickBehavior, interval};
 
 pub(super) const LIST_KEYS: u32 = 100;
-/// Of one list.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// Reads the documents of `keys` once, one list after the other over one connection: as fast as they are answered, or
 /// a list each `pace`.
@@ -31,9 +28,7 @@ pub(super) async fn read_lists(
             pace.tick().await;
         }
         let path = list_path(first..=last.min(first + LIST_KEYS - 1));
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        connection.send(request.as_bytes()).await?;
-        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
+        let answer = connection.get(&path).await?;
         ensure!(answer.status == 200, "{path}: {}", answer.status);
     }
     Ok(())

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, ensure};
+use anyhow::ensure;
+use testkit::http::HttpConnection;
 
 use crate::harness::demo::documents::{read, read_all};
-use crate::harness::http::HttpConnection;
 use crate::harness::process::{find_program, open_files_max};
 use crate::harness::tools::Invocation;
 
@@ -69,7 +69,7 @@ impl OtherServer {
                 let files = directory.join(FILES_DIRECTORY);
                 std::fs::create_dir_all(&files)?;
                 read_all(setup.larder, 1..=setup.depts, move |key, answer| {
-                    Ok(std::fs::write(files.join(key.to_string()), answer.body)?)
+                    Ok(std::fs::write(files.join(key.to_string()), &answer.body)?)
                 })
                 .await?;
                 let root = format!(
@@ -108,14 +108,15 @@ impl OtherServer {
 async fn one_document(larder: SocketAddr) -> anyhow::Result<String> {
     let mut connection = HttpConnection::connect(larder).await?;
     let answer = read(&mut connection, 1).await?;
-    let document = std::str::from_utf8(answer.body).context("a document that is no text")?;
+    let document = answer.text();
     ensure!(
         !document.contains(['\'', '\\', '$']),
         "nginx would read this document as configuration"
     );
     Ok(format!(
         "location / {{ add_header ETag '{}'; add_header Cache-Status '{}'; return 200 '{document}'; }}",
-        answer.etag, answer.cache_status
+        answer.header("etag"),
+        answer.header("cache-status")
     ))
 }
 

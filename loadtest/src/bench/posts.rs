@@ -12,13 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use nix::unistd::Pid;
+use testkit::http::{HttpConnection, Request};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::bench::posts::documents::{CopyFiles, bulk_request, document, inserts};
 use crate::harness::demo::Demo;
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter, find_program};
 use crate::harness::session::SqlSession;
@@ -39,8 +39,6 @@ const SCRIPT: &str = "insert.sql";
 const TURN_KEYS: u64 = 200_000_000;
 /// Of one client within a turn.
 const CLIENT_KEYS: u64 = 1_000_000;
-/// Of one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// Of a bulk write.
 const BULK_MAX: Duration = Duration::from_secs(240);
 /// For what larder keeps of the documents.
@@ -229,22 +227,11 @@ impl Posts {
     async fn post_stream(&mut self) -> anyhow::Result<Measurement> {
         let request = bulk_request(self.key, self.bulk);
         let mut connection = HttpConnection::connect(self.larder.config.listen).await?;
+        connection.answer_max = BULK_MAX;
         let meter = Meter::start(Some(self.pid), &process::cores("0")?)?;
         let began = Instant::now();
-        let exchange = async {
-            connection.send(&request).await?;
-            let answer = connection.receive().await?;
-            ensure!(
-                answer.status == 201,
-                "POST: {} {}",
-                answer.status,
-                String::from_utf8_lossy(answer.body)
-            );
-            Ok(())
-        };
-        timeout(BULK_MAX, exchange)
-            .await
-            .context("the bulk write does not end")??;
+        let answer = connection.send(&request).await?;
+        ensure!(answer.status == 201, "POST: {}", answer.shown());
         let took = began.elapsed();
         let cost = meter.stop()?;
         self.written += self.bulk;
@@ -321,19 +308,10 @@ async fn post_until(
     let mut keys = (first..first + CLIENT_KEYS).step_by(2);
     while Instant::now() < until {
         let body = document(keys.next().context("no keys are left")?);
-        let request = format!(
-            "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
+        let request = Request::new("POST", "/depts").with_body("application/json", body);
         let began = Instant::now();
-        connection.send(request.as_bytes()).await?;
-        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
-        ensure!(
-            answer.status == 201,
-            "POST: {} {}",
-            answer.status,
-            String::from_utf8_lossy(answer.body)
-        );
+        let answer = connection.send(&request).await?;
+        ensure!(answer.status == 201, "POST: {}", answer.shown());
         latencies.note(began.elapsed());
     }
     Ok(latencies)

@@ -12,13 +12,13 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use nix::unistd::Pid;
+use testkit::http::{HttpConnection, Request};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::bench::benchmark::{Benchmark, RunArgs, Setup, Turn};
 use crate::bench::writes::requests::{Kind, TABLES_SQL, Table, bulk, resources};
 use crate::harness::demo::Demo;
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::process::{self, Meter};
 use crate::harness::session::SqlSession;
@@ -36,7 +36,6 @@ const DELETED: u64 = 500;
 const TURN_KEYS: u64 = 20_000_000;
 /// Of one client within a turn.
 const CLIENT_KEYS: u64 = 1_000_000;
-const ANSWER_MAX: Duration = Duration::from_secs(30);
 const BULK_MAX: Duration = Duration::from_secs(120);
 const MEMORY_BYTES: u64 = 1 << 30;
 
@@ -225,21 +224,16 @@ impl Server {
         *documents = *documents + inserted - deleted;
     }
 
-    async fn send_bulk(&self, request: &[u8]) -> anyhow::Result<()> {
+    async fn send_bulk(&self, request: &Request) -> anyhow::Result<()> {
         let mut connection = HttpConnection::connect(self.larder.config.listen).await?;
-        let exchange = async {
-            connection.send(request).await?;
-            let answer = connection.receive().await?;
-            ensure!(
-                matches!(answer.status, 200 | 201),
-                "POST: {} {}",
-                answer.status,
-                String::from_utf8_lossy(answer.body)
-            );
-            Ok(())
-        };
-        let sent = timeout(BULK_MAX, exchange).await;
-        sent.context("the bulk write does not end")?
+        connection.answer_max = BULK_MAX;
+        let answer = connection.send(request).await?;
+        ensure!(
+            matches!(answer.status, 200 | 201),
+            "POST: {}",
+            answer.shown()
+        );
+        Ok(())
     }
 
     async fn write_bulk(
@@ -352,14 +346,12 @@ impl Client {
             let request = self.kind.request(self.table, key, self.turn + number);
             number += 1;
             let began = Instant::now();
-            self.connection.send(&request).await?;
-            let answer = timeout(ANSWER_MAX, self.connection.receive()).await??;
+            let answer = self.connection.send(&request).await?;
             ensure!(
                 answer.status == self.kind.status(),
-                "{}: {} {}",
+                "{}: {}",
                 self.kind.name(),
-                answer.status,
-                String::from_utf8_lossy(answer.body)
+                answer.shown()
             );
             latencies.note(began.elapsed());
         }

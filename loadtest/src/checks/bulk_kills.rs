@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use testkit::http::{HttpConnection, Request};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http::HttpConnection;
 use crate::harness::progress;
 use crate::harness::session::SqlSession;
 
@@ -92,23 +92,15 @@ async fn write_until_cut(
     };
     loop {
         let id = next.fetch_add(1, Ordering::SeqCst);
-        if connection.send(&request(id)?).await.is_err() {
-            return Ok(acknowledged);
-        }
-        let Ok(answer) = connection.receive().await else {
+        let Ok(answer) = connection.send(&request(id)?).await else {
             return Ok(acknowledged);
         };
-        ensure!(
-            answer.status == 201,
-            "POST: {} {}",
-            answer.status,
-            String::from_utf8_lossy(answer.body)
-        );
+        ensure!(answer.status == 201, "POST: {}", answer.shown());
         acknowledged.push(id);
     }
 }
 
-fn request(id: u64) -> anyhow::Result<Vec<u8>> {
+fn request(id: u64) -> anyhow::Result<Request> {
     let mut body = String::new();
     for number in 0..DOCUMENTS {
         let key = FIRST_KEY + id * DOCUMENTS + number;
@@ -119,12 +111,8 @@ fn request(id: u64) -> anyhow::Result<Vec<u8>> {
             2 * key + 1
         )?;
     }
-    let head = format!(
-        "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nPrefer: return=minimal\r\n\
-         Content-Length: {}\r\n\r\n",
-        body.len()
-    );
-    Ok([head.into_bytes(), body.into_bytes()].concat())
+    let request = Request::new("POST", "/depts").with("prefer", "return=minimal");
+    Ok(request.with_body("application/x-ndjson", body))
 }
 
 /// Waits until no other session is in a transaction.

@@ -13,13 +13,14 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use serde_json::{Value, json};
+use testkit::http::{HttpConnection, Request};
 use tokio::process::Command;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::checks::dashboard::browser::Browser;
 use crate::checks::dashboard::hostile_page::HostilePage;
-use crate::harness::http::{self, HttpConnection};
+use crate::harness::http;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process::cpu_time;
@@ -182,9 +183,7 @@ impl Load {
                     // The page explains and purges the keys before.
                     None => format!("/orders/{}", FIRST_READ + number % (ORDERS - FIRST_READ)),
                 };
-                let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-                connection.send(request.as_bytes()).await?;
-                connection.receive().await?;
+                connection.get(path).await?;
                 tokio::time::sleep(REQUEST_PAUSE).await;
             }
             Ok(())
@@ -297,8 +296,8 @@ async fn resources_are_searched(browser: &Browser) -> anyhow::Result<()> {
 /// What larder knows of a key of `orders`.
 async fn explained(larder: &Larder, key: u64) -> anyhow::Result<Value> {
     let path = format!("/explain/orders/{key}");
-    let token = format!("Authorization: Bearer {TOKEN}\r\n");
-    let (status, text) = http::get_with(larder.config.admin, &path, &token).await?;
+    let request = Request::get(&path).with("authorization", format!("Bearer {TOKEN}"));
+    let (status, text) = http::send(larder.config.admin, request).await?;
     ensure!(status == 200, "{path}: {status} {text}");
     Ok(serde_json::from_str(&text)?)
 }

@@ -4,7 +4,6 @@
 //! Schemas, their triggers and requests are drawn from a seed. larder writes to one database, the oracle to a copy of it;
 //! after each request the answers and all rows are compared.
 
-mod client;
 mod comparison;
 mod contents;
 mod ddl;
@@ -14,14 +13,13 @@ mod schema;
 mod state;
 mod triggers;
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
+use testkit::http::local_address;
 use tokio::time::Instant;
 
-use crate::checks::differential_writes::client::Client;
 use crate::checks::differential_writes::comparison::{Comparison, Tally};
 use crate::checks::differential_writes::schema::Schema;
 use crate::checks::twins::TwinDatabases;
@@ -84,12 +82,11 @@ pub(crate) async fn run(
         larder.start_ready().await?;
         let (listen, requests) = (larder.config.listen, args.requests);
         let tallies = twins.compare(schemas, |number, schema, [written, copy]| {
-            // A client may have only a quarter of the bulk writes. Few run at a time, so these differ.
-            let own = Ipv4Addr::new(127, 0, 1, u8::try_from(number % 200).unwrap_or(0));
-            let larder = listen;
             let comparison = Comparison {
                 schema,
-                client: Client { larder, own },
+                larder: listen,
+                // A client may have only a quarter of the bulk writes. Few run at a time, so these differ.
+                own: local_address(number),
                 written,
                 copy,
             };

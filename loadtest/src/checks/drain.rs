@@ -7,17 +7,16 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use testkit::http::HttpConnection;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, sleep};
 
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http::HttpConnection;
 
 const DEPTS: u32 = 1_000;
 const SERVER_CORES: &str = "0";
 const CONNECTIONS: usize = 64;
 const WARM_UP: Duration = Duration::from_secs(2);
-const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// The goal.
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 
@@ -91,29 +90,19 @@ async fn ask_until_closed(
             // Between two requests larder may close the connection: no request is lost.
             () = connection.closed() => return Ok(client),
         }
-        if connection
-            .send(b"GET /depts/1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .await
-            .is_err()
-        {
-            return Ok(client);
-        }
-        match timeout(ANSWER_MAX, connection.receive()).await {
-            Ok(Ok(answer)) => {
-                ensure!(answer.status == 200, "answered with {}", answer.status);
-                client.answered += 1;
-                let head = &answer.whole[..answer.whole.len() - answer.body.len()];
-                if String::from_utf8_lossy(head)
-                    .to_ascii_lowercase()
-                    .contains("connection: close")
-                {
-                    return Ok(client);
-                }
-            }
-            _ => {
-                client.lost = true;
+        let answer = match connection.get("/depts/1").await {
+            Ok(answer) => answer,
+            Err(error) => {
+                let error = error.downcast_ref::<hyper::Error>();
+                let was_sent = !error.is_some_and(hyper::Error::is_canceled);
+                client.lost = was_sent;
                 return Ok(client);
             }
+        };
+        ensure!(answer.status == 200, "answered with {}", answer.status);
+        client.answered += 1;
+        if answer.header("connection") == "close" {
+            return Ok(client);
         }
     }
 }

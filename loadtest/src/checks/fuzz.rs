@@ -7,18 +7,17 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
 use clap::Args;
 use larder::config::Config;
 use proptest::strategy::{BoxedStrategy, Strategy};
 use proptest::test_runner::{
     Config as RunnerConfig, RngAlgorithm, TestCaseError, TestRng, TestRunner,
 };
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use testkit::raw;
 use tokio::runtime::Handle;
 use tokio::task::block_in_place;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::checks::fuzz::words::{RESOURCES, SCHEMA};
 use crate::harness::free_address;
@@ -29,7 +28,6 @@ use crate::harness::session::SqlSession;
 
 /// Cases between two checks of the time.
 const CASES: u32 = 200;
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 const MEMORY_BYTES: u64 = 64 << 20;
 const CONNECTIONS_MAX: usize = 50;
 /// So much of a failing case is printed.
@@ -169,29 +167,10 @@ fn fuzz_target(
 /// # Errors
 /// An answer of 500 or above, or none.
 async fn send(address: SocketAddr, request: &[u8]) -> anyhow::Result<()> {
-    let exchange = async {
-        let mut stream = TcpStream::connect(address).await?;
-        // larder closes first; its port must not wait for late packets after each of these.
-        stream.set_zero_linger()?;
-        // larder may have answered and closed before the request's end.
-        stream.write_all(request).await.ok();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).await.ok();
-        anyhow::Ok(answer)
-    };
-    let answer = timeout(ANSWER_MAX, exchange)
-        .await
-        .context("no answer in time")??;
-    let mut headers = [httparse::EMPTY_HEADER; 64];
-    let mut response = httparse::Response::new(&mut headers);
-    ensure!(
-        response.parse(&answer)?.is_complete(),
-        "closed without an answer"
-    );
-    match response.code {
-        Some(status) if status < 500 => Ok(()),
-        status => bail!("answered with {status:?} {}", shown(&answer)),
-    }
+    let received = raw::exchange(address, request).await?;
+    let status = raw::parse(&received)?.status;
+    ensure!(status < 500, "answered with {status} {}", shown(&received));
+    Ok(())
 }
 
 fn shown(bytes: &[u8]) -> String {

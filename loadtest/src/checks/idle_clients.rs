@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
+use testkit::http::HttpConnection;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
@@ -17,7 +18,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::harness::demo::documents::read;
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::tools::wrk::{self, Wrk, WrkRequest, WrkRun};
 use crate::report::statistics::Spread;
@@ -120,7 +120,8 @@ async fn p99_ms(wrk: &Wrk, larder: &Larder, seconds: u64, seed: u64) -> anyhow::
 
 /// Idle connections, and connections that never end their request.
 struct IdleClients {
-    idle: Vec<HttpConnection>,
+    /// Without buffers of hyper's, so that thousands fit into memory.
+    idle: Vec<TcpStream>,
     slow: JoinSet<()>,
     times: Arc<ConnectionTimes>,
     stop: watch::Sender<bool>,
@@ -168,8 +169,9 @@ impl IdleClients {
             ended?;
         }
         let mut idle_answered = 0;
-        for connection in &mut self.idle {
-            idle_answered += usize::from(read(connection, 1).await.is_ok());
+        for stream in self.idle {
+            let mut connection = HttpConnection::over(stream).await?;
+            idle_answered += usize::from(read(&mut connection, 1).await.is_ok());
         }
         Ok(ClosingCounts {
             closed: self.times.closed.load(Ordering::Relaxed),
@@ -180,7 +182,7 @@ impl IdleClients {
 }
 
 /// Each has asked once, as a client that keeps its connection for later.
-async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<HttpConnection>> {
+async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<TcpStream>> {
     let mut openers = JoinSet::new();
     for opener in 0..OPENERS {
         let share = (opener..count).step_by(OPENERS).count();
@@ -189,8 +191,7 @@ async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<HttpC
             for _ in 0..share {
                 let mut connection = HttpConnection::connect(target).await?;
                 read(&mut connection, 1).await?;
-                connection.forget_buffer();
-                connections.push(connection);
+                connections.push(connection.into_stream().context("closed by larder")?);
             }
             anyhow::Ok(connections)
         });
@@ -202,7 +203,7 @@ async fn open_idle(target: SocketAddr, count: usize) -> anyhow::Result<Vec<HttpC
     Ok(idle)
 }
 
-/// Sends a byte now and then until larder closes, or all is to end.
+/// Sends a byte now and then until larder closes, or all is to end; an HTTP client would send the whole head at once.
 async fn drip_until_closed(
     target: SocketAddr,
     times: &ConnectionTimes,

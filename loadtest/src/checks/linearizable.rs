@@ -13,10 +13,10 @@ use clap::Args;
 use larder::clock::Boottime;
 use nix::sys::signal::Signal;
 use testkit::fault_proxy::{FaultProxy, NetworkFault};
+use testkit::http::{HttpConnection, Request};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::run_directory::RunDirectory;
@@ -39,7 +39,6 @@ const SETTINGS: &str = "[feed]\nmax_staleness = '1s'\non_loss = 'serve-stale'\n\
 /// Between two writes of a client, and before a client that was not answered tries again.
 const PAUSE: Duration = Duration::from_millis(2);
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Without faults, operations take seconds.
 const ROUND_MAX: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -256,9 +255,7 @@ impl Run {
                 Role::Reader | Role::HttpWriter => {
                     let target = self.larders[rng.usize(..2)];
                     let request = self.request(key, is_write.then_some(written));
-                    let answered = exchange(&mut connection, target, &request);
-                    let answered = timeout(ANSWER_MAX, answered).await;
-                    let read = answered.ok().and_then(Result::ok);
+                    let read = exchange(&mut connection, target, &request).await.ok();
                     read.map(|read| read.filter(|_| !is_write).unwrap_or(written))
                 }
             };
@@ -285,21 +282,18 @@ impl Run {
     }
 
     /// A request that reads the register, or writes a value.
-    fn request(&self, key: u64, value: Option<u64>) -> String {
-        let Some(value) = value else {
-            let directive = if self.is_ordinary {
-                ""
-            } else {
-                "Cache-Control: no-cache\r\n"
-            };
-            return format!("GET /registers/{key} HTTP/1.1\r\nHost: localhost\r\n{directive}\r\n");
-        };
-        let body = format!(r#"{{"id":{key},"value":{value}}}"#);
-        format!(
-            "PUT /registers/{key} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-             Prefer: return=minimal\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        )
+    fn request(&self, key: u64, value: Option<u64>) -> Request {
+        let path = format!("/registers/{key}");
+        match value {
+            None if self.is_ordinary => Request::get(path),
+            None => Request::get(path).with("cache-control", "no-cache"),
+            Some(value) => Request::new("PUT", path)
+                .with("prefer", "return=minimal")
+                .with_body(
+                    "application/json",
+                    format!(r#"{{"id":{key},"value":{value}}}"#),
+                ),
+        }
     }
 }
 
@@ -308,20 +302,16 @@ impl Run {
 async fn exchange(
     connection: &mut Option<HttpConnection>,
     target: SocketAddr,
-    request: &str,
+    request: &Request,
 ) -> anyhow::Result<Option<u64>> {
     // A connection whose answer is not awaited can't be used again.
     let mut open = match connection.take() {
         Some(open) => open,
         None => HttpConnection::connect(target).await?,
     };
-    open.send(request.as_bytes()).await?;
-    let answer = open.receive().await?;
+    let answer = open.send(request).await?;
     let value = match answer.status {
-        200 => {
-            let document: serde_json::Value = serde_json::from_slice(answer.body)?;
-            Some(document["value"].as_u64().context("no value")?)
-        }
+        200 => Some(answer.json()["value"].as_u64().context("no value")?),
         status => {
             ensure!(status == 204, "{status}");
             None

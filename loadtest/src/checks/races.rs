@@ -4,23 +4,21 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use clap::Args;
+use testkit::http::{HttpConnection, Request};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http::HttpConnection;
 use crate::harness::progress;
 
 const CLIENTS: usize = 64;
 const DEPTS: u32 = 10;
 const SERVER_CORES: &str = "0,1";
 const KEY: u32 = 1;
-const ANSWER_MAX: Duration = Duration::from_secs(30);
 /// The member that counts the updates.
 const COUNTER: &str = "\"deptName\":\"";
 
@@ -146,17 +144,15 @@ struct CountedDocument {
 
 impl CountedDocument {
     async fn read(connection: &mut HttpConnection) -> anyhow::Result<Self> {
-        let request = format!("GET /depts/{KEY} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        connection.send(request.as_bytes()).await?;
-        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
-        let text = std::str::from_utf8(answer.body)?;
+        let answer = connection.get(format!("/depts/{KEY}")).await?;
+        let text = answer.text();
         ensure!(answer.status == 200, "GET: {} {text}", answer.status);
         let (before, rest) = text.split_once(COUNTER).context("no deptName")?;
         let (name, after) = rest.split_once('"').context("no end")?;
         Ok(Self {
             // The first name is no number.
             count: name.parse().unwrap_or_default(),
-            etag: answer.etag.to_owned(),
+            etag: answer.header("etag").to_owned(),
             parts: (format!("{before}{COUNTER}"), format!("\"{after}")),
         })
     }
@@ -164,18 +160,15 @@ impl CountedDocument {
     /// Replaces the version that was read by this one; returns false if another client did so first.
     async fn put(&self, connection: &mut HttpConnection) -> anyhow::Result<bool> {
         let body = format!("{}{}{}", self.parts.0, self.count, self.parts.1);
-        let request = format!(
-            "PUT /depts/{KEY} HTTP/1.1\r\nHost: localhost\r\nIf-Match: {}\r\nContent-Type: application/json\r\n\
-             Prefer: return=minimal\r\nContent-Length: {}\r\n\r\n{body}",
-            self.etag,
-            body.len()
-        );
-        connection.send(request.as_bytes()).await?;
-        let answer = timeout(ANSWER_MAX, connection.receive()).await??;
+        let request = Request::new("PUT", format!("/depts/{KEY}"))
+            .with("if-match", &self.etag)
+            .with("prefer", "return=minimal")
+            .with_body("application/json", body);
+        let answer = connection.send(&request).await?;
         match answer.status {
             200 | 204 => Ok(true),
             412 => Ok(false),
-            status => bail!("PUT: {status} {}", String::from_utf8_lossy(answer.body)),
+            _ => bail!("PUT: {}", answer.shown()),
         }
     }
 }

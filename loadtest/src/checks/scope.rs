@@ -4,7 +4,6 @@
 //! (`differential`), and many requests while owners change and PostgreSQL comes and goes (`leaks`). That the time of an answer
 //! tells nothing is shown by the end-to-end tests: `tests/scope/reads/work.rs`.
 
-mod client;
 mod credentials;
 mod differential;
 mod kinds;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use testkit::http::HttpConnection;
 use tokio::process::Command;
 use tokio::time::Instant;
 
 use crate::harness::demo::documents::{Checker, KnownDocument, documents};
 use crate::harness::free_address;
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::{Larder, LarderConfig};
 use crate::harness::postgres::Postgres;
 use crate::harness::process;

@@ -33,7 +33,7 @@ use crate::workload::{
     keys, random, seed,
 };
 
-/// Connections that read. Each has several requests in flight, so larder is never idle.
+/// Connections that read, each one document after the other.
 const READERS: usize = 32;
 /// Connections to PostgreSQL of larders, writers and faults.
 const CONNECTIONS_MAX: usize = 100;

@@ -1,5 +1,7 @@
 //! The clients that read documents: customers see their own alone.
 
+use testkit::http::Request;
+
 /// A principal that reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Viewer {
@@ -29,13 +31,18 @@ impl Viewer {
         }
     }
 
-    /// The header with its credentials.
-    pub(crate) fn header(self) -> &'static str {
+    /// Its API key.
+    pub(crate) fn api_key(self) -> &'static str {
         match self {
-            Self::Staff => "X-API-Key: staff\r\n",
-            Self::Customer(1) => "X-API-Key: customer1\r\n",
-            Self::Customer(_) => "X-API-Key: customer2\r\n",
+            Self::Staff => "staff",
+            Self::Customer(1) => "customer1",
+            Self::Customer(_) => "customer2",
         }
+    }
+
+    /// A request of its for a document.
+    pub(crate) fn get(self, path: impl Into<String>) -> Request {
+        Request::get(path).with("x-api-key", self.api_key())
     }
 
     /// The one that reads on the connection with this number: mostly the staff, whose reads show how the tiers answer.

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::ensure;
+use testkit::http::{HttpConnection, Request};
 
 use crate::bench::compare::Compare;
 use crate::bench::compare::case::{ComparedCase, Endpoint, Role};
 use crate::harness::demo::{Demo, WarmTier};
-use crate::harness::http::HttpConnection;
 use crate::harness::session::SqlSession;
 use crate::harness::tools::wrk::WrkRequest;
 
@@ -93,19 +93,15 @@ impl Compare {
         for first in (1..=self.demo.depts).step_by(KEYS as usize) {
             let keys = first..(first + KEYS).min(self.demo.depts + 1);
             let keys: Vec<String> = keys.map(|key| key.to_string()).collect();
-            let request = format!(
-                "GET {path}{} HTTP/1.1\r\nHost: localhost\r\nX-API-Key: {API_KEY}\r\n\r\n",
-                keys.join(",")
-            );
+            let target = format!("{path}{}", keys.join(","));
+            let request = Request::get(target).with("x-api-key", API_KEY);
             for is_filled in [false, true] {
-                connection.send(request.as_bytes()).await?;
-                let answer = connection.receive().await?;
-                let is_hit = answer.status == 200 && answer.cache_status == HIT;
+                let answer = connection.send(&request).await?;
+                let is_hit = answer.status == 200 && answer.header("cache-status") == HIT;
                 ensure!(
                     is_hit || !is_filled,
-                    "{path} was answered with {} and Cache-Status {:?}",
-                    answer.status,
-                    answer.cache_status
+                    "{path} was answered with {}",
+                    answer.shown()
                 );
             }
         }

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 use nix::unistd::Pid;
+use testkit::http::HttpConnection;
 use tokio::process::Child;
 
 use crate::bench::compare::case::{ComparedCase, Endpoint, Role};
@@ -13,7 +14,6 @@ use crate::bench::other_servers::{OtherServer, ServerSetup};
 use crate::harness;
 use crate::harness::demo::WarmTier;
 use crate::harness::demo::documents::{median_response, read, read_all};
-use crate::harness::http::HttpConnection;
 use crate::harness::larder::Larder;
 use crate::harness::process::child_of;
 use crate::harness::session::SqlSession;
@@ -176,7 +176,7 @@ impl Compare {
             role: Role::Variant(tier),
         };
         let mut tags = read_all(listen, 1..=self.demo.depts, |key, answer| {
-            Ok((key, answer.etag.to_owned()))
+            Ok((key, answer.header("etag").to_owned()))
         })
         .await?;
         tags.sort_unstable();
@@ -226,7 +226,7 @@ impl Compare {
             .texts(&ReadStatement::Document.sql().replace(":key", "1"))
             .await?;
         ensure!(
-            made.first().map(String::as_bytes) == Some(wanted),
+            made.first().map(String::as_bytes) == Some(&wanted),
             "pgbench's statement makes another document: {made:?}"
         );
         Ok(())

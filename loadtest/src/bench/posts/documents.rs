@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
+use testkit::http::Request;
+
 use crate::bench::posts::CLIENT_KEYS;
 
 /// Of a document, each with a row.
@@ -53,7 +55,7 @@ pub(super) fn inserts() -> String {
 }
 
 /// A request that writes so many documents as one stream.
-pub(super) fn bulk_request(first: u64, count: u64) -> Vec<u8> {
+pub(super) fn bulk_request(first: u64, count: u64) -> Request {
     let mut body = String::new();
     for key in (first..)
         .step_by(2)
@@ -62,11 +64,7 @@ pub(super) fn bulk_request(first: u64, count: u64) -> Vec<u8> {
         body += &document(key);
         body.push('\n');
     }
-    let head = format!(
-        "POST /depts HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\nContent-Length: {}\r\n\r\n",
-        body.len()
-    );
-    [head.into_bytes(), body.into_bytes()].concat()
+    Request::new("POST", "/depts").with_body("application/x-ndjson", body)
 }
 
 /// The same rows for `COPY`.
@@ -112,8 +110,8 @@ mod tests {
         assert_eq!(document.matches("empNo").count(), 10);
         assert!(document.contains(r#""empNo":29,"empName":"EMPLOYEE 9""#));
         assert_eq!(inserts().matches("EMPLOYEE").count(), 10);
-        let request = String::from_utf8(bulk_request(2, 3)).unwrap();
-        assert!(request.ends_with(&format!("{}\n", super::document(6))));
+        let body = bulk_request(2, 3).body;
+        assert!(body.ends_with(format!("{}\n", super::document(6)).as_bytes()));
         let directory = tempfile::tempdir().unwrap();
         let files = CopyFiles::write(directory.path(), 2, 3).unwrap();
         let depts = std::fs::read_to_string(files.dept).unwrap();

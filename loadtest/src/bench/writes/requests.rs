@@ -1,6 +1,7 @@
 //! The tables, and the requests that write to them.
 
 use serde_json::{Value, json};
+use testkit::http::Request;
 
 /// The demo's tables, and a copy of them with triggers as applications have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +120,7 @@ impl Kind {
     }
 
     /// A request for the document `key`; `change` is another number for each.
-    pub(super) fn request(self, table: Table, key: u64, change: u64) -> Vec<u8> {
+    pub(super) fn request(self, table: Table, key: u64, change: u64) -> Request {
         let path = format!("/{}/{key}", table.dept());
         let (method, path, body) = match self {
             Self::Post | Self::Bulk | Self::LenientBulk => {
@@ -140,11 +141,7 @@ impl Kind {
             Self::Patch => "application/merge-patch+json",
             _ => "application/json",
         };
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {media_type}\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
-        (head + body.as_str()).into_bytes()
+        Request::new(method, path).with_body(media_type, body)
     }
 }
 
@@ -161,20 +158,16 @@ fn document(key: u64, all: u64, one: u64) -> Value {
 }
 
 /// One request that inserts documents with these keys, as NDJSON.
-pub(super) fn bulk(table: Table, kind: Kind, keys: impl Iterator<Item = u64>) -> Vec<u8> {
+pub(super) fn bulk(table: Table, kind: Kind, keys: impl Iterator<Item = u64>) -> Request {
     let body: String = keys
         .map(|key| format!("{}\n", document(key, 0, 0)))
         .collect();
-    let prefer = match kind {
-        Kind::LenientBulk => "Prefer: handling=lenient\r\n",
-        _ => "",
-    };
-    let head = format!(
-        "POST /{} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-ndjson\r\n{prefer}Content-Length: {}\r\n\r\n",
-        table.dept(),
-        body.len()
-    );
-    (head + body.as_str()).into_bytes()
+    let request = Request::new("POST", format!("/{}", table.dept()));
+    let request = request.with_body("application/x-ndjson", body);
+    match kind {
+        Kind::LenientBulk => request.with("prefer", "handling=lenient"),
+        _ => request,
+    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use testkit::http::{Client, Request};
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::checks::alerts::site::ITEMS;
-use crate::harness::http::HttpConnection;
 
 const PAUSE: Duration = Duration::from_millis(5);
 /// One request in so many writes the document that it would have read.
@@ -45,7 +45,7 @@ impl Drop for Visitors {
 async fn visit(larder: SocketAddr, mut rng: fastrand::Rng, are_lost: Arc<AtomicBool>) {
     let mut pauses = interval(PAUSE);
     pauses.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut connection = None;
+    let mut client = Client::new(larder);
     for turn in 0_u32.. {
         pauses.tick().await;
         let key = if are_lost.load(Ordering::Relaxed) {
@@ -55,31 +55,11 @@ async fn visit(larder: SocketAddr, mut rng: fastrand::Rng, are_lost: Arc<AtomicB
         };
         let request = if turn % WRITE_EVERY == 0 && key <= ITEMS {
             let body = format!("{{\"title\":\"{turn}\"}}");
-            let length = body.len();
-            format!(
-                "PUT /items/{key} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
-                 Content-Length: {length}\r\n\r\n{body}"
-            )
+            Request::new("PUT", format!("/items/{key}")).with_body("application/json", body)
         } else {
-            format!("GET /items/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            Request::get(format!("/items/{key}"))
         };
         // While a cause lasts, requests fail.
-        if exchange(&mut connection, larder, &request).await.is_err() {
-            connection = None;
-        }
+        client.send(&request).await.ok();
     }
-}
-
-async fn exchange(
-    connection: &mut Option<HttpConnection>,
-    larder: SocketAddr,
-    request: &str,
-) -> anyhow::Result<()> {
-    let open = match connection.take() {
-        Some(open) => open,
-        None => HttpConnection::connect(larder).await?,
-    };
-    let open = connection.insert(open);
-    open.send(request.as_bytes()).await?;
-    open.receive().await.map(|_| ())
 }

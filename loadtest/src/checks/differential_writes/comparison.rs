@@ -1,12 +1,13 @@
 //! Sends the requests of one drawn schema to larder and to the oracle, and compares what they leave.
 
 use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use anyhow::Context;
 use serde_json::Value;
 use sqlx::postgres::PgConnection;
+use testkit::http::{self, Answer, HttpConnection};
 
-use crate::checks::differential_writes::client::{Answer, Client};
 use crate::checks::differential_writes::contents::{Contents, DrawnValues};
 use crate::checks::differential_writes::oracle::{ANY_REFUSAL, Choice, Oracle};
 use crate::checks::differential_writes::requests::{
@@ -32,7 +33,10 @@ pub(super) struct Tally {
 /// One schema in both databases.
 pub(super) struct Comparison {
     pub(super) schema: Schema,
-    pub(super) client: Client,
+    /// The address of larder.
+    pub(super) larder: SocketAddr,
+    /// The address of its client.
+    pub(super) own: Ipv4Addr,
     /// The database that larder writes to.
     pub(super) written: PgConnection,
     /// Its copy, which the oracle writes to.
@@ -193,26 +197,32 @@ impl Comparison {
         let repetition = format!("{}-{}", self.schema.seed, drawn.request);
         match step {
             Step::Race(requests) => {
-                let [one, other] = [0, 1].map(|at| requests[at].bytes(&self.schema, "", ""));
-                let (one, other) = tokio::join!(self.client.send(&one), self.client.send(&other));
+                let [one, other] = [0, 1].map(|at| requests[at].http(&self.schema, "", ""));
+                let (one, other) = tokio::join!(self.answer(&one), self.answer(&other));
                 Ok(vec![one?, other?])
             }
             Step::One(request) => {
                 let path = request.path(&self.schema);
-                let etag = match request.condition {
-                    Condition::Match => self.client.get(&path).await?.etag,
-                    _ => String::new(),
+                let read = match request.condition {
+                    Condition::Match => self.answer(&http::Request::get(path)).await?,
+                    _ => Answer::default(),
                 };
                 // Without a document there is no entity tag, and no document fulfils this one.
-                let etag = if etag.is_empty() { "\"none\"" } else { &etag };
-                let bytes = request.bytes(&self.schema, etag, &repetition);
-                let mut answers = vec![self.client.send(&bytes).await?];
+                let etag = Some(read.header("etag")).filter(|etag| !etag.is_empty());
+                let sent = request.http(&self.schema, etag.unwrap_or("\"none\""), &repetition);
+                let mut answers = vec![self.answer(&sent).await?];
                 if request.is_repeated {
-                    answers.push(self.client.send(&bytes).await?);
+                    answers.push(self.answer(&sent).await?);
                 }
                 Ok(answers)
             }
         }
+    }
+
+    /// Sends one request on a connection of its own.
+    async fn answer(&self, request: &http::Request) -> anyhow::Result<Answer> {
+        let mut connection = HttpConnection::connect_from(self.own, self.larder).await?;
+        connection.send(request).await
     }
 
     /// Why the answer to a write is not what a read returns afterwards.
@@ -221,21 +231,21 @@ impl Comparison {
         request: &Request,
         answer: &Answer,
     ) -> anyhow::Result<Option<String>> {
-        let path = if answer.location.is_empty() {
-            request.path(&self.schema)
-        } else {
-            answer.location.clone()
+        let path = match answer.header("location") {
+            "" => request.path(&self.schema),
+            location => location.to_owned(),
         };
         let has_document = match &request.operation {
-            Operation::Post { .. } => !answer.location.is_empty(),
+            Operation::Post { .. } => !answer.header("location").is_empty(),
             _ => matches!(answer.status, 200 | 201),
         };
         if !has_document || !(200..300).contains(&answer.status) {
             return Ok(None);
         }
-        let read = self.client.get(&path).await?;
+        let read = self.answer(&http::Request::get(&path)).await?;
+        let has_same_etag = answer.header("etag") == read.header("etag");
         let is_same = read.status == 200
-            && (answer.body.is_empty() || (answer.body == read.body && answer.etag == read.etag));
+            && (answer.body.is_empty() || (answer.body == read.body && has_same_etag));
         Ok(
             (!is_same)
                 .then(|| format!("the answer is {answer:?}, but GET {path} returns {read:?}")),
@@ -249,7 +259,7 @@ impl Comparison {
             text += &format!("\n{}\n", request.shown(schema));
         }
         for answer in answers {
-            text += &format!("answer {}: {}\n", answer.status, answer.body.trim_end());
+            text += &format!("answer {}: {}\n", answer.status, answer.text().trim_end());
         }
         text + why
     }
@@ -297,7 +307,8 @@ fn statuses_of(answer: &Answer) -> Vec<u16> {
         let line: Value = serde_json::from_str(line).ok()?;
         u16::try_from(line.get("index").and(line.get("status"))?.as_u64()?).ok()
     };
-    let lines = answer.body.lines().map(line_status);
+    let text = answer.text();
+    let lines = text.lines().map(line_status);
     match lines.collect::<Option<Vec<u16>>>() {
         Some(statuses) if answer.status == 200 && !statuses.is_empty() => statuses,
         _ => vec![answer.status],
@@ -328,7 +339,7 @@ mod tests {
     fn a_lenient_answer_has_a_status_for_each_line() {
         let answer = |status, body: &str| Answer {
             status,
-            body: body.to_owned(),
+            body: body.to_owned().into(),
             ..Answer::default()
         };
         let lines = "{\"index\":0,\"status\":201}\n{\"index\":1,\"status\":409}\n";

@@ -3,9 +3,9 @@
 mod draw;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write;
 
 use serde_json::{Map, Value};
+use testkit::http;
 
 use crate::checks::differential_writes::schema::{RowValues, Schema};
 use crate::checks::twins::{Condition, Form};
@@ -167,48 +167,41 @@ impl Request {
         }
     }
 
-    /// The bytes that are sent. `etag` is the entity tag of the document, if it exists; `repetition` is the
+    /// The request that is sent. `etag` is the entity tag of the document, if it exists; `repetition` is the
     /// `Idempotency-Key`.
-    pub(super) fn bytes(&self, schema: &Schema, etag: &str, repetition: &str) -> String {
-        let body = self.operation.body(schema);
-        let mut head = format!(
-            "{} {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n",
-            self.operation.method(),
-            self.path(schema),
-            body.len()
-        );
-        let mut add = |name: &str, value: &str| {
-            // Writing to a string can't fail.
-            let _infallible = write!(head, "{name}: {value}\r\n");
-        };
-        match &self.operation {
+    pub(super) fn http(&self, schema: &Schema, etag: &str, repetition: &str) -> http::Request {
+        let request = http::Request::new(self.operation.method(), self.path(schema));
+        let media_type = match &self.operation {
             Operation::Post {
                 form: Form::Lines | Form::Lenient,
                 ..
-            } => {
-                add("Content-Type", "application/x-ndjson");
+            } => "application/x-ndjson",
+            Operation::Patch { .. } => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let mut request = match &self.operation {
+            Operation::Delete { .. } => request,
+            operation => request.with_body(media_type, operation.body(schema)),
+        };
+        request = match self.condition {
+            Condition::None => request,
+            Condition::Match => request.with("if-match", etag),
+            Condition::MatchOther => {
+                request.with("if-match", "\"00000000000000000000000000000000\"")
             }
-            Operation::Patch { .. } => add("Content-Type", "application/merge-patch+json"),
-            Operation::Delete { .. } => {}
-            _ => add("Content-Type", "application/json"),
-        }
-        match self.condition {
-            Condition::None => {}
-            Condition::Match => add("If-Match", etag),
-            Condition::MatchOther => add("If-Match", "\"00000000000000000000000000000000\""),
-            Condition::MatchAny => add("If-Match", "*"),
-            Condition::MatchNone => add("If-None-Match", "*"),
-        }
+            Condition::MatchAny => request.with("if-match", "*"),
+            Condition::MatchNone => request.with("if-none-match", "*"),
+        };
         if self.is_lenient() {
-            add("Prefer", "handling=lenient");
+            request = request.with("prefer", "handling=lenient");
         }
         if self.is_minimal {
-            add("Prefer", "return=minimal");
+            request = request.with("prefer", "return=minimal");
         }
         if self.is_repeated {
-            add("Idempotency-Key", repetition);
+            request = request.with("idempotency-key", repetition);
         }
-        format!("{head}\r\n{body}")
+        request
     }
 
     /// How many transactions it has.

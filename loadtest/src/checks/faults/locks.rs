@@ -76,8 +76,7 @@ async fn read_others(
     while Boottime::now().since(began) < locked {
         let path = testbed.record.path(testbed.rng.u32(keys.clone()));
         let asked = Boottime::now();
-        let status =
-            http::get_with(testbed.larder.config.listen, &path, Viewer::Staff.header()).await;
+        let status = http::send(testbed.larder.config.listen, Viewer::Staff.get(&path)).await;
         let took = Boottime::now().since(asked);
         slow += u32::from(took > ANSWER_MAX);
         slowest = slowest.max(took);

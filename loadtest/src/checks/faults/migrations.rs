@@ -111,8 +111,7 @@ pub(super) async fn drop_foreign_key(testbed: &mut Testbed) -> anyhow::Result<()
 async fn await_status(testbed: &Testbed, expected: u16, path: &str) -> anyhow::Result<()> {
     let began = Boottime::now();
     loop {
-        let answer =
-            http::get_with(testbed.larder.config.listen, path, Viewer::Staff.header()).await;
+        let answer = http::send(testbed.larder.config.listen, Viewer::Staff.get(path)).await;
         let status = answer.map(|(status, _)| status);
         if status.as_ref().is_ok_and(|status| *status == expected) {
             return Ok(());

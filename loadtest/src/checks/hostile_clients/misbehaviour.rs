@@ -1,4 +1,4 @@
-//! What hostile clients send, and what they leave unread.
+//! What hostile clients send, and what they leave unread: over plain sockets, since no HTTP client does so.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use flate2::Compression;
 use flate2::read::GzEncoder;
+use testkit::http::{HttpConnection, Request};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
 use crate::harness::demo::documents::read;
-use crate::harness::http::HttpConnection;
 
 /// The longest time that a hostile client keeps its connection.
 pub(super) const MISBEHAVIOUR_MAX: Duration = Duration::from_secs(2);
@@ -202,8 +202,8 @@ pub(super) async fn add_large_document(target: SocketAddr) -> anyhow::Result<()>
         "a".repeat(LARGE_BYTES)
     );
     let mut connection = HttpConnection::connect(target).await?;
-    connection.send(&post("", body.as_bytes())).await?;
-    let answer = connection.receive().await?;
+    let request = Request::new("POST", "/depts").with_body("application/json", body);
+    let answer = connection.send(&request).await?;
     ensure!(answer.status == 201, "POST: {}", answer.status);
     read(&mut connection, LARGE_KEY).await?;
     Ok(())

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::time::{Instant, sleep, timeout};
+use testkit::http::{Client, Request};
+use tokio::time::{Instant, sleep};
 
-use crate::harness::http::HttpConnection;
 use crate::harness::session::SqlSession;
 
 /// The resources, each of a table of its name. Anonymous readers may not read the last one.
@@ -20,7 +20,6 @@ const KEY: &str = "test";
 pub(crate) const ROWS: usize = 5_000;
 /// The constant value of the readers' own rows.
 const OWN_VERSION: u64 = 1;
-const ANSWER_MAX: Duration = Duration::from_secs(15);
 /// `max_staleness`, with room for delays of this program.
 const STALENESS_MAX: Duration = Duration::from_millis(1_050);
 const WRITE_PAUSE: Duration = Duration::from_millis(2);
@@ -126,79 +125,60 @@ pub(crate) async fn write(
 
 /// Reads documents and lists of a resource, one after the other, and writes one now and then.
 pub(crate) async fn read(counters: Arc<AnswerCounters>, resource: usize, target: SocketAddr) {
-    let mut connection = None;
+    let mut client = Client::new(target);
     while !counters.ended.load(Ordering::Relaxed) {
-        let open = match connection.take() {
-            Some(open) => Ok(open),
-            None => HttpConnection::connect(target).await,
-        };
-        let Ok(mut open) = open else {
+        if send(&counters, resource, &mut client).await.is_err() {
             sleep(RETRY_PAUSE).await;
-            continue;
-        };
-        if timeout(ANSWER_MAX, send(&counters, resource, &mut open))
-            .await
-            .is_ok_and(|kept| kept)
-        {
-            connection = Some(open);
         }
     }
 }
 
-/// Sends one request; returns whether the connection can still be used.
-async fn send(counters: &AnswerCounters, resource: usize, connection: &mut HttpConnection) -> bool {
+/// Sends one request, and counts its answer.
+async fn send(
+    counters: &AnswerCounters,
+    resource: usize,
+    client: &mut Client,
+) -> anyhow::Result<()> {
     let name = RESOURCES[resource];
-    let key = if resource == RESOURCES.len() - 1 {
-        format!("Authorization: Bearer {KEY}\r\n")
-    } else {
-        String::new()
-    };
     let asked = Instant::now();
     // The rows that change, and as many that do not.
     let id = fastrand::usize(1..=ROWS);
     let list = fastrand::u8(..) < 16;
     let write = fastrand::u8(..) < 8;
-    let request = match (list, write) {
+    let mut request = match (list, write) {
         (_, true) => {
             // Above those that change: rows of the readers' own.
             let id = ROWS + fastrand::usize(1..=ROWS);
             let body = format!("{{\"id\":{id},\"owner\":\"{name}\",\"n\":{OWN_VERSION}}}");
-            format!(
-                "PUT /{name}/{id} HTTP/1.1\r\nHost: localhost\r\n{key}Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-                body.len()
-            )
+            Request::new("PUT", format!("/{name}/{id}")).with_body("application/json", body)
         }
-        (true, false) => {
-            format!("GET /{name}?limit=10&after={id} HTTP/1.1\r\nHost: localhost\r\n{key}\r\n")
-        }
-        (false, false) => format!("GET /{name}/{id} HTTP/1.1\r\nHost: localhost\r\n{key}\r\n"),
+        (true, false) => Request::get(format!("/{name}?limit=10&after={id}")),
+        (false, false) => Request::get(format!("/{name}/{id}")),
     };
-    if connection.send(request.as_bytes()).await.is_err() {
-        return false;
+    if resource == RESOURCES.len() - 1 {
+        request = request.with("authorization", format!("Bearer {KEY}"));
     }
-    let Ok(answer) = connection.receive().await else {
-        return false;
-    };
+    let answer = client.send(&request).await?;
     match answer.status {
         503 | 504 => {
             counters.unavailable.fetch_add(1, Ordering::Relaxed);
-            return true;
+            return Ok(());
         }
-        200 | 201 | 204 if write => return true,
+        200 | 201 | 204 if write => return Ok(()),
         200 => {}
         _ => {
             counters.made_up.fetch_add(1, Ordering::Relaxed);
-            return true;
+            return Ok(());
         }
     }
     let documents: Result<Vec<OwnedDocument>, _> = if list {
-        serde_json::from_slice(answer.body)
+        serde_json::from_slice(&answer.body)
     } else {
-        serde_json::from_slice(answer.body).map(|document| vec![document])
+        serde_json::from_slice(&answer.body).map(|document| vec![document])
     };
     let Ok(documents) = documents else {
         counters.made_up.fetch_add(1, Ordering::Relaxed);
-        return true;
+        return Ok(());
     };
     if !list && documents.iter().any(|document| document.id != id) {
         counters.made_up.fetch_add(1, Ordering::Relaxed);
@@ -206,5 +186,5 @@ async fn send(counters: &AnswerCounters, resource: usize, connection: &mut HttpC
     for document in &documents {
         counters.compare(resource, document, asked);
     }
-    true
+    Ok(())
 }

@@ -19,9 +19,9 @@ use std::path::Path;
 
 use anyhow::Context;
 use sqlx::postgres::PgConnection;
+use testkit::http::Client;
 use tokio::time::Instant;
 
-use crate::checks::scope::client::Client;
 use crate::checks::scope::credentials;
 use crate::checks::scope::differential::comparison::{Comparison, MARKER_KEY};
 use crate::checks::scope::differential::principals::Principal;
@@ -90,7 +90,7 @@ pub(super) async fn run(schemas: u32, binary: &Path, seed: u64) -> anyhow::Resul
                 rng: fastrand::Rng::with_seed(schema.seed ^ u64::MAX),
                 schema,
                 principals,
-                client: Client::new(listen, number),
+                client: Client::numbered(listen, number),
                 written,
                 copy,
                 tally: Tally::default(),

@@ -19,10 +19,10 @@ use anyhow::Context;
 use nix::sys::signal::Signal;
 use serde_json::json;
 use testkit::fault_proxy::{FaultProxy, NetworkFault};
+use testkit::http::Client;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use crate::checks::scope::client::Client;
 use crate::checks::scope::credentials::{jwt_toml, key_toml, token};
 use crate::checks::scope::leaks::clients::{DrawingClient, Principal};
 use crate::checks::scope::leaks::history::Sees;
@@ -128,7 +128,7 @@ pub(super) async fn run(requests: u64, binary: &Path, seed: u64) -> anyhow::Resu
         StaffWriter {
             world: Arc::clone(&world),
             rng: rng.fork(),
-            client: Client::new(listen, CLIENTS),
+            client: Client::numbered(listen, CLIENTS),
         }
         .run(),
     );
@@ -137,7 +137,7 @@ pub(super) async fn run(requests: u64, binary: &Path, seed: u64) -> anyhow::Resu
         let client = DrawingClient {
             world: Arc::clone(&world),
             rng: rng.fork(),
-            client: Client::new(listen, number),
+            client: Client::numbered(listen, number),
             principals: Arc::clone(&principals),
             token: String::new(),
         };

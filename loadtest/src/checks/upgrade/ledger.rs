@@ -6,18 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
+use testkit::http::HttpConnection;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use crate::harness::http::HttpConnection;
 use crate::harness::session::SqlSession;
 
 const WRITE_PAUSE: Duration = Duration::from_millis(20);
 const READ_PAUSE: Duration = Duration::from_millis(2);
 /// After a request without an answer.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
-/// Longer than larder's request_timeout.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// So many failures of writes are kept.
 const FAILURES_MAX: usize = 10;
 
@@ -185,18 +183,13 @@ impl ItemReader {
     /// Reads an item and judges the answer.
     async fn read(&mut self, connection: &mut HttpConnection) -> anyhow::Result<()> {
         let item = self.rng.usize(..self.ledger.items.len());
-        let request = format!("GET /items/{item} HTTP/1.1\r\nHost: localhost\r\n\r\n");
         let began = Instant::now();
-        let exchange = async {
-            connection.send(request.as_bytes()).await?;
-            connection.receive().await
-        };
-        let answer = timeout(ANSWER_MAX, exchange).await??;
+        let answer = connection.get(format!("/items/{item}")).await?;
         if answer.status != 200 {
             self.counts.refused.fetch_add(1, Ordering::Relaxed);
             return Ok(());
         }
-        let body = std::str::from_utf8(answer.body)?;
+        let body = answer.text();
         let (_, revision) = body.split_once("\"revision\":").context("no revision")?;
         let revision: u64 = revision.trim_end_matches('}').trim().parse()?;
         self.counts.answers.fetch_add(1, Ordering::Relaxed);

@@ -3,20 +3,17 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use testkit::http::{Answer, HttpConnection};
 use tokio::task::JoinSet;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::harness::demo::WarmTier;
-use crate::harness::http::{HttpAnswer, HttpConnection};
 use crate::workload::counters::ReadResult;
 
 /// Concurrent requests while tiers are filled, so that misses share statements.
 const FILLERS: usize = 64;
-/// For one answer.
-const ANSWER_MAX: Duration = Duration::from_secs(20);
 /// Of an unexpected body, so many bytes are printed.
 const SHOWN_BYTES: usize = 300;
 
@@ -59,7 +56,7 @@ impl Checker {
     }
 
     /// Goes on with a new connection, after an answer that was none.
-    pub(crate) async fn reconnect(&mut self, target: SocketAddr) -> std::io::Result<()> {
+    pub(crate) async fn reconnect(&mut self, target: SocketAddr) -> anyhow::Result<()> {
         self.connection = HttpConnection::connect(target).await?;
         Ok(())
     }
@@ -71,19 +68,19 @@ impl Checker {
     pub(crate) async fn check(&mut self) -> anyhow::Result<bool> {
         let known = self.documents[self.rng.usize(..self.documents.len())];
         let key = known.key;
-        let answer = tokio::time::timeout(ANSWER_MAX, read(&mut self.connection, key)).await??;
+        let answer = read(&mut self.connection, key).await?;
         ensure!(
-            KnownDocument::of(key, answer.body) == known,
+            KnownDocument::of(key, &answer.body) == known,
             "/depts/{key} is another document than before"
         );
         let Some(tier) = self.tier else {
             return Ok(true);
         };
-        let way = ReadResult::of(answer.status, answer.cache_status);
+        let cache_status = answer.header("cache-status");
+        let way = ReadResult::of(answer.status, cache_status);
         ensure!(
             way.is_answer(),
-            "/depts/{key} was answered with Cache-Status {:?}",
-            answer.cache_status
+            "/depts/{key} was answered with Cache-Status {cache_status:?}"
         );
         Ok(way == tier.result())
     }
@@ -95,7 +92,7 @@ pub(super) async fn documents(
     keys: RangeInclusive<u32>,
 ) -> anyhow::Result<Vec<KnownDocument>> {
     let mut documents = read_all(target, keys, |key, answer| {
-        Ok(KnownDocument::of(key, answer.body))
+        Ok(KnownDocument::of(key, &answer.body))
     })
     .await?;
     documents.sort_unstable();
@@ -106,7 +103,7 @@ pub(super) async fn documents(
 pub(crate) async fn read_all<T: Send + 'static>(
     target: SocketAddr,
     keys: RangeInclusive<u32>,
-    each: impl Fn(u32, &HttpAnswer<'_>) -> anyhow::Result<T> + Send + Sync + 'static,
+    each: impl Fn(u32, &Answer) -> anyhow::Result<T> + Send + Sync + 'static,
 ) -> anyhow::Result<Vec<T>> {
     let each = Arc::new(each);
     let mut fillers = JoinSet::new();
@@ -138,20 +135,19 @@ pub(crate) async fn median_response(target: SocketAddr, depts: u32) -> anyhow::R
     lengths.sort_unstable();
     let (_, key) = lengths.get(lengths.len() / 2).context("no documents")?;
     let mut connection = HttpConnection::connect(target).await?;
-    Ok(read(&mut connection, *key).await?.whole.to_vec())
+    let answer = read(&mut connection, *key).await?;
+    let names = answer.headers.keys();
+    let fields = names.map(|name| format!("{name}: {}\r\n", answer.header(name.as_str())));
+    let head = format!("HTTP/1.1 200 OK\r\n{}\r\n", fields.collect::<String>());
+    Ok([head.as_bytes(), &answer.body].concat())
 }
 
 /// Reads the document of `key`.
 ///
 /// # Errors
 /// Another answer than this document.
-pub(crate) async fn read(
-    connection: &mut HttpConnection,
-    key: u32,
-) -> anyhow::Result<HttpAnswer<'_>> {
-    let request = format!("GET /depts/{key} HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    connection.send(request.as_bytes()).await?;
-    let answer = connection.receive().await?;
+pub(crate) async fn read(connection: &mut HttpConnection, key: u32) -> anyhow::Result<Answer> {
+    let answer = connection.get(format!("/depts/{key}")).await?;
     let begin = format!("{{\"deptNumber\":{key},");
     if answer.status != 200 || !answer.body.starts_with(begin.as_bytes()) {
         let body = String::from_utf8_lossy(&answer.body[..answer.body.len().min(SHOWN_BYTES)]);

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use larder::clock::Boottime;
+use testkit::http::HttpConnection;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::harness::http::HttpConnection;
 use crate::harness::session::SqlSession;
 use crate::workload::counters::{Durations, ReadResult};
 use crate::workload::history::Digest;
@@ -64,7 +64,9 @@ impl LagProber {
         let target = self.targets.borrow().first().copied();
         let target = target.context("no larder")?;
         while connections.len() < LOOKS_MAX {
-            connections.push(HttpConnection::connect(target).await?);
+            let mut connection = HttpConnection::connect(target).await?;
+            connection.answer_max = ANSWER_MAX;
+            connections.push(connection);
         }
         let plot = Arc::clone(&self.plot);
         let mut plot = plot.lock().await;
@@ -147,23 +149,22 @@ async fn timed_read(
     record: Arc<Record>,
 ) -> anyhow::Result<TimedRead> {
     let viewer = Viewer::Staff;
-    let header = viewer.header();
-    let request = format!("GET /roots/{key} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n");
+    let request = viewer.get(format!("/roots/{key}"));
     let began = Boottime::now();
-    connection.send(request.as_bytes()).await?;
-    let answer = tokio::time::timeout(ANSWER_MAX, connection.receive()).await??;
-    let result = ReadResult::of(answer.status, answer.cache_status);
+    let answer = connection.send(&request).await?;
+    let cache_status = answer.header("cache-status");
+    let result = ReadResult::of(answer.status, cache_status);
     ensure!(result.is_answer(), "no answer");
     record.judge(&ReadAnswer {
         key,
         viewer,
         began,
         phase: RunPhase::Quiet,
-        cache_status: answer.cache_status,
-        body: (answer.status == 200).then_some(answer.body),
+        cache_status,
+        body: (answer.status == 200).then_some(&answer.body),
     });
     let digest = match answer.status {
-        200 => Digest::of(answer.body),
+        200 => Digest::of(&answer.body),
         _ => Digest::ABSENT,
     };
     Ok(TimedRead {

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use nix::sys::select::FD_SETSIZE;
+use testkit::raw;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::harness::http::HttpConnection;
 use crate::harness::process::{find_program, raise_open_files};
 use crate::labs::models::contender::Contender;
 use crate::labs::models::model::{self, Model, POOL_THREADS};
@@ -23,17 +25,33 @@ fn start(model: Model, is_rendered: bool) -> SocketAddr {
 }
 
 /// Sends `pieces` and expects answers with these statuses; 0 is the end of the connection.
-async fn exchange(client: &mut HttpConnection, pieces: &[&str], statuses: &[u16]) {
+///
+/// Over a plain socket: no HTTP client sends requests in pieces, or many in one write.
+async fn exchange(client: &mut TcpStream, pieces: &[&str], statuses: &[u16]) {
     for piece in pieces {
-        client.send(piece.as_bytes()).await.unwrap();
+        client.write_all(piece.as_bytes()).await.unwrap();
     }
     for expected in statuses {
-        let answer = timeout(Duration::from_secs(20), client.receive());
-        let answer = answer.await.unwrap();
-        let (status, body) = answer.map_or((0, &b""[..]), |answer| (answer.status, answer.body));
+        let answer = timeout(Duration::from_secs(20), receive(client));
+        let (status, body) = answer.await.unwrap();
         assert_eq!(status, *expected);
         assert!(status != 200 || body == b"{\"a\":1.5}");
     }
+}
+
+/// Receives the status and the body of the next answer; 0 at the end of the connection.
+async fn receive(client: &mut TcpStream) -> (u16, Vec<u8>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let Ok(byte) = client.read_u8().await else {
+            return (0, Vec::new());
+        };
+        head.push(byte);
+    }
+    let head = raw::parse(&head).unwrap();
+    let mut body = vec![0; head.header("content-length").parse().unwrap()];
+    client.read_exact(&mut body).await.unwrap();
+    (head.status, body)
 }
 
 /// Sends one request, many at once, many in pieces, and heads that are too long.
@@ -50,10 +68,10 @@ async fn check(address: SocketAddr) {
         (vec![&endless], vec![200, 431, 0]),
         (vec![&long], vec![200, 431, 0]),
     ] {
-        let mut client = HttpConnection::connect(address).await.unwrap();
+        let mut client = TcpStream::connect(address).await.unwrap();
         exchange(&mut client, &pieces, &statuses).await;
     }
-    let mut client = HttpConnection::connect(address).await.unwrap();
+    let mut client = TcpStream::connect(address).await.unwrap();
     for at in 1..REQUEST.len() {
         // Once the first request is answered, the beginning of the second has been read.
         let (begin, end) = REQUEST.split_at(at);
@@ -99,13 +117,13 @@ async fn a_full_pool_closes_a_connection_or_lets_it_wait() {
         let address = start(model, false);
         let mut clients = Vec::new();
         for _ in 0..POOL_THREADS {
-            let mut client = HttpConnection::connect(address).await.unwrap();
+            let mut client = TcpStream::connect(address).await.unwrap();
             exchange(&mut client, &[REQUEST], &[200]).await;
             clients.push(client);
         }
-        let mut last = HttpConnection::connect(address).await.unwrap();
+        let mut last = TcpStream::connect(address).await.unwrap();
         if status == 200 {
-            last.send(REQUEST.as_bytes()).await.unwrap();
+            last.write_all(REQUEST.as_bytes()).await.unwrap();
             clients.clear();
         }
         exchange(&mut last, &[], &[status]).await;
@@ -118,7 +136,7 @@ async fn check_limit_of_select() {
     let address = start(Model::Select, false);
     let mut clients = Vec::new();
     for _ in 0..FD_SETSIZE {
-        clients.push(HttpConnection::connect(address).await.unwrap());
+        clients.push(TcpStream::connect(address).await.unwrap());
     }
     exchange(&mut clients[0], &[REQUEST], &[200]).await;
     exchange(&mut clients[FD_SETSIZE - 1], &[], &[0]).await;

@@ -1,8 +1,8 @@
 //! Judges the answer to a read: it must be what SQL says of the principal's documents.
 
 use serde_json::{Map, Value, json};
+use testkit::http::{Answer, Request};
 
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::differential::documents::VisibleDocument;
 use crate::checks::scope::differential::principals::Right;
 use crate::checks::scope::differential::reads::{Named, Read, ReadOf, canonical_path};

@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use testkit::http::Request;
 
-use crate::checks::scope::client::Request;
 use crate::checks::scope::differential::rows::RowDraw;
 use crate::checks::scope::differential::schema::{Role, Schema};
 use crate::checks::scope::kinds::Kind;
@@ -166,7 +166,7 @@ impl Read {
             let _infallible = write!(path, "?{}", query.join("&"));
         }
         let mut request = Request::new(self.method, path);
-        request.body = body;
+        request.body = body.into();
         for (name, value) in &self.headers {
             request = request.with(name, value.clone());
         }

@@ -3,8 +3,8 @@
 mod bodies;
 
 use serde_json::{Map, Value};
+use testkit::http::Request;
 
-use crate::checks::scope::client::Request;
 use crate::checks::scope::differential::documents::VisibleDocument;
 use crate::checks::scope::differential::reads::canonical_path;
 use crate::checks::scope::differential::rows::RowDraw;
@@ -134,7 +134,7 @@ impl Write {
             WriteOf::Delete { .. } => ("DELETE", "", String::new()),
         };
         let mut request = Request::new(method, self.path(schema));
-        request.body = body;
+        request.body = body.into();
         if !content_type.is_empty() {
             request = request.with("content-type", content_type);
         }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::bail;
 use larder::clock::Boottime;
 use serde_json::json;
+use testkit::http::{Answer, Client, Request};
 
-use crate::checks::scope::client::{Answer, Client, Request};
 use crate::checks::scope::leaks::history::{Sees, Span};
 use crate::checks::scope::leaks::judge::{Exchange, Target};
 use crate::checks::scope::leaks::world::{
@@ -166,7 +166,7 @@ impl DrawingClient {
             _ => "GET",
         };
         let mut request = Request::new(method, path);
-        request.body = body;
+        request.body = body.into();
         self.add_headers(&mut request, &target);
         if matches!(target, Target::Item(_) | Target::Number(_)) && self.rng.u8(..6) == 0 {
             let fields = ["id,version,owner", "id", "note,parts.note", "at.site_id"];
@@ -245,7 +245,7 @@ impl DrawingClient {
         let id = self.item();
         let mut request = Request::new("PATCH", format!("/items/{id}"));
         let mut refused = false;
-        request.body = match self.rng.u8(..5) {
+        let body = match self.rng.u8(..5) {
             0 => {
                 refused = true;
                 json!({"owner": owner % CUSTOMERS + 1}).to_string()
@@ -262,10 +262,8 @@ impl DrawingClient {
             2 => return self.point(principal, owner, id).await,
             _ => json!({"note": format!("of {owner}")}).to_string(),
         };
-        if !request.body.is_empty() {
-            request
-                .headers
-                .push(("content-type", "application/merge-patch+json".to_owned()));
+        if !body.is_empty() {
+            request = request.with_body("application/merge-patch+json", body);
         }
         if self.rng.u8(..4) == 0 && request.method == "PATCH" {
             let etag = self.world.etag(id).unwrap_or_else(|| "\"none\"".to_owned());
@@ -289,7 +287,7 @@ impl DrawingClient {
         let site = self.rng.i64(1..=SITES);
         let mut request = Request::new("PATCH", format!("/items/{id}"))
             .with("content-type", "application/merge-patch+json");
-        request.body = json!({"site": site}).to_string();
+        request.body = json!({"site": site}).to_string().into();
         let began = Boottime::now();
         let before = self
             .send(

@@ -1,8 +1,8 @@
 //! Judges an answer: everything in it must have been the principal's when it was asked, or at most `max_staleness` before.
 
 use serde_json::Value;
+use testkit::http::{Answer, Request};
 
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::leaks::history::{Sees, Span, State};
 use crate::checks::scope::leaks::signatures::{RequestForm, Subject};
 use crate::checks::scope::leaks::world::{ABSENT_ITEMS, Phase, World, lock};

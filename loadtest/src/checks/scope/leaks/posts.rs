@@ -1,8 +1,8 @@
 //! New documents, alone and many, and the same request again, by the same customer and by another one.
 
 use serde_json::{Value, json};
+use testkit::http::{Answer, Request};
 
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::leaks::clients::DrawingClient;
 use crate::checks::scope::leaks::history::{Sees, State};
 use crate::checks::scope::leaks::judge::Target;
@@ -161,10 +161,10 @@ impl DrawingClient {
             number: number_of(id),
         };
         let version = next.version;
-        let mut request = Request::new("PATCH", format!("/items/{id}"))
-            .with("content-type", "application/merge-patch+json")
-            .with("x-api-key", STAFF_KEY);
-        request.body = json!({"owner": next.owner, "version": version}).to_string();
+        let body = json!({"owner": next.owner, "version": version}).to_string();
+        let request = Request::new("PATCH", format!("/items/{id}"))
+            .with("x-api-key", STAFF_KEY)
+            .with_body("application/merge-patch+json", body);
         self.world.note(id, next);
         let answer = self.client.send(&request).await?;
         match answer.status {
@@ -177,7 +177,5 @@ impl DrawingClient {
 }
 
 fn request(body: &str, content_type: &str) -> Request {
-    let mut request = Request::new("POST", "/items".to_owned()).with("content-type", content_type);
-    body.clone_into(&mut request.body);
-    request
+    Request::new("POST", "/items").with_body(content_type, body.to_owned())
 }

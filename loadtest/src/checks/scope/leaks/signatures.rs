@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::checks::scope::client::Answer;
+use hyper::header::HeaderName;
+use testkit::http::Answer;
+
 use crate::checks::scope::leaks::world::Phase;
 
 /// With fewer answers for absent documents nothing is compared.
@@ -64,15 +66,12 @@ impl Signatures {
 }
 
 fn signature(answer: &Answer) -> String {
-    let headers = answer
-        .headers
-        .iter()
-        .filter(|(name, _)| !FREE_HEADERS.contains(&&**name));
-    let headers: String = headers
-        .map(|(name, value)| format!("  {name}: {value}\n"))
+    let names = answer.headers.keys().map(HeaderName::as_str);
+    let headers: String = names
+        .filter(|name| !FREE_HEADERS.contains(name))
+        .map(|name| format!("  {name}: {}\n", answer.header(name)))
         .collect();
-    let body = String::from_utf8_lossy(&answer.body);
-    format!("  {}\n{headers}  {body}", answer.status)
+    format!("  {}\n{headers}  {}", answer.status, answer.text())
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use larder::clock::Boottime;
+use testkit::http::{Answer, Request};
 
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::leaks::history::{History, Span, State};
 use crate::checks::scope::leaks::signatures::Signatures;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use anyhow::bail;
 use serde_json::json;
+use testkit::http::{Client, Request};
 use tokio::time::sleep;
 
-use crate::checks::scope::client::{Client, Request};
 use crate::checks::scope::leaks::history::State;
 use crate::checks::scope::leaks::world::{
     CUSTOMERS, HTTP_ITEMS, ITEMS, SITES, STAFF_KEY, World, number_of,
@@ -250,20 +250,18 @@ impl StaffWriter {
         match self.rng.u8(..10) {
             _ if !is_there => {
                 request.method = "PUT";
-                request.body =
-                    json!({"owner": drawn, "version": version, "number": next.number}).to_string();
+                let body = json!({"owner": drawn, "version": version, "number": next.number});
+                request = request.with_body("application/json", body.to_string());
             }
             0 => {
                 request.method = "DELETE";
                 next.is_visible = false;
                 next.number.clear();
             }
-            _ => request.body = json!({"owner": drawn, "version": version}).to_string(),
-        }
-        if !request.body.is_empty() {
-            request
-                .headers
-                .push(("content-type", "application/json".to_owned()));
+            _ => {
+                let body = json!({"owner": drawn, "version": version}).to_string();
+                request = request.with_body("application/json", body);
+            }
         }
         self.world.note(id, next);
         let answer = self.client.send(&request).await?;

@@ -1,7 +1,8 @@
 //! One drawn read: as it is, and with documents that do not exist in place of those of others.
 
+use testkit::http::{Answer, Request};
+
 use super::{Comparison, unlike_absence};
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::differential::documents::{VisibleDocument, visible};
 use crate::checks::scope::differential::principals::Right;
 use crate::checks::scope::differential::read_judge::Judge;

@@ -1,9 +1,9 @@
 //! One drawn write, and its repetitions by the same principal and by another.
 
 use serde_json::Value;
+use testkit::http::{Answer, Request};
 
 use super::{Comparison, unlike_absence};
-use crate::checks::scope::client::{Answer, Request};
 use crate::checks::scope::differential::contents::Contents;
 use crate::checks::scope::differential::documents::visible;
 use crate::checks::scope::differential::oracle::{Expected, Oracle};
