@@ -262,6 +262,7 @@ async fn a_token_joins_no_load_with_an_older_snapshot() {
         ("feed.notify", "false"),
     ];
     let larder = TestService::start_on(&pooler.url, CONFIG, &settings).await;
+    larder.feed_rests().await;
     let mut writer = connect(&direct).await;
     let nonce: String = sqlx::query_scalar("select nonce::text from larder.epoch")
         .fetch_one(&mut writer)

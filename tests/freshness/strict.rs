@@ -53,6 +53,7 @@ async fn a_strict_read_reflects_all_commits_and_what_is_unchanged_is_a_hit() {
         warm(&larder, &format!("/items/{key}")).await;
     }
     warm(&larder, "/lax/1").await;
+    larder.feed_rests().await;
     let update = "update item set label = 'new' where id = 1";
     execute(&larder.url, update).await;
     for ignored in [("cache-control", "max-age=1"), ("pragma", "no-cache")] {

@@ -49,6 +49,7 @@ async fn get(larder: &TestService, path: &str, tokens: &[&str]) -> TestResponse 
 async fn postgres_answers_what_the_feed_has_not_caught_up_with() {
     let larder = TestService::start(SCHEMA, &format!("{SLEEPY}{CONFIG}")).await;
     warm(&larder, "/items/1").await;
+    larder.feed_rests().await;
     let mut connection = larder.connect().await;
     let token = write(
         &mut connection,

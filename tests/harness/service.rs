@@ -227,6 +227,15 @@ impl TestService {
         value.parse().unwrap()
     }
 
+    /// Waits until the feed rests for its `poll_interval`, which must be long. After its start, and as long as transactions of
+    /// any database are open, one pass follows another.
+    pub(crate) async fn feed_rests(&self) {
+        eventually("the feed rests", async || {
+            (self.metric("larder_feed_age_seconds").await >= 1.0).then_some(())
+        })
+        .await;
+    }
+
     /// Runs SQL on a connection of its own.
     pub(crate) async fn execute(&self, sql: &str) {
         execute(&self.url, sql).await;

@@ -204,6 +204,7 @@ async fn what_tiers_do_not_know_yet_is_read_by_the_alias_and_not_kept() {
         (seen.cache_status() == MEMORY).then_some(seen)
     })
     .await;
+    larder.feed_rests().await;
     larder
         .execute("update item set number = 41, note = 'new' where id = 1")
         .await;

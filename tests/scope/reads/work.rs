@@ -106,6 +106,7 @@ async fn the_same_is_done_for_a_document_of_another_owner_as_for_an_absent_one()
     let settings = [&LASTING[2..], &RARE_PASSES].concat();
     let larder = TestService::start_on(postgres.url(), &config(), &settings).await;
     warm(&larder).await;
+    larder.feed_rests().await;
     let mut log = StatementLog {
         directory: postgres.data_directory().join("log"),
         connection: larder.connect().await,
