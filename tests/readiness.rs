@@ -31,9 +31,10 @@ async fn unready(larder: &TestService, reason: &str) {
     .await;
 }
 
+/// Waits until larder and each of its resources is ready: with one of them larder is ready, too.
 async fn ready(larder: &TestService) {
     eventually("ready", async || {
-        (larder.admin("/readyz").await.status == StatusCode::OK).then_some(())
+        (larder.admin("/readyz").await.body == "ready\n").then_some(())
     })
     .await;
 }
